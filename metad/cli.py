@@ -20,15 +20,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from metad_wire import __version__
 from metad_wire.described import described, page
+from metad_wire.program.build import build
 from metad_wire.program.extras import advice
 from metad_wire.program.open_files import raise_files_limit
 from metad_wire.program.output import escape_unprintable, print_nowhere, reader_may_leave
 from metad_wire.program.signals import default_for_children
 from metad_wire.transport.tcp import install_uvloop
 
-from . import log_events
+from . import formats, log_events
 from .config import Config, load_config
 from .config.environment import VARIABLES, overrides_of, unknown_variables
 from .config.files import merged, problems_in, read
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with reader_may_leave():
         arguments = _parser().parse_args(argv)
     try:
-        if arguments.command in ("config", "logs", "metrics", "protocol"):
+        if arguments.command in ("config", "formats", "logs", "metrics", "protocol"):
             return _to_stdout(arguments)
         with contextlib.ExitStack() as held:
             return _run_to_the_end(arguments, held)
@@ -76,6 +76,8 @@ def _print(arguments: argparse.Namespace) -> int:
         return _config(arguments)
     if arguments.command == "logs":
         print(log_reference(), end="")
+    elif arguments.command == "formats":
+        print(json.dumps(formats.described(), indent=1) if arguments.json else formats.table(), end="")
     elif arguments.command == "metrics":
         from .server.lamps import alerts, metrics
 
@@ -125,7 +127,7 @@ def _name(arguments: argparse.Namespace) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="metad", description="Metadata and coordination service for message brokers.")
-    parser.add_argument("--version", action="version", version=f"metad {__version__}")
+    parser.add_argument("--version", action="version", version=f"metad {build()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run a node in the foreground")
     _settings(serve)
@@ -166,10 +168,12 @@ def _parser() -> argparse.ArgumentParser:
     instead = metrics.add_mutually_exclusive_group()
     instead.add_argument("--alerts", action="store_true", help="print the rules of all alerts, for Prometheus (YAML)")
     instead.add_argument("--dashboard", action="store_true", help="print a dashboard of all metrics, for Grafana")
-    protocol = commands.add_parser(
-        "protocol", help="print the methods, messages, tables, errors and limits as Markdown"
-    )
-    protocol.add_argument("--json", action="store_true", help="print them as JSON")
+    for name, shown in (
+        ("formats", "formats of disk, log and protocols that this build reads and writes"),
+        ("protocol", "methods, messages, tables, errors and limits"),
+    ):
+        printed = commands.add_parser(name, help=f"print the {shown} as Markdown")
+        printed.add_argument("--json", action="store_true", help="print them as JSON")
     config = commands.add_parser(
         "config",
         help="print the configuration reference as Markdown, print a sample file, or check a file",

@@ -115,6 +115,35 @@ DIRECTORY_WAS_OPEN = _warning(
     path="the directory",
     mode="its permissions before, octal",
 )
+CONVERTING = _info(
+    "converting",
+    "The data directory has an older format. It is brought up to this one while the node serves.",
+    before="its format",
+    format="that of this build",
+)
+CONVERTED = _info(
+    "converted",
+    "Nothing of an older format is left in the data directory.",
+    before="that format",
+    format="the format that it has",
+)
+FORMAT_REACHED = _info(
+    "format_reached",
+    "The data directory has a newer format from now on: builds that do not read it refuse it.",
+    before="its format before",
+    format="its format now",
+)
+GROUP_CONVERTED = _info(
+    "group_converted",
+    "A group has nothing of the older format left.",
+    group="its name",
+    looked_at="rows that were looked at, in the last pass",
+)
+FEATURE_SWITCHED = _info(
+    "feature_switched",
+    "A feature of the cluster is on, for ever: nodes whose software does not know it are refused.",
+    feature="its name",
+)
 DIRECTORY_IS_OPEN = _warning(
     "directory_is_open",
     "Other users of the machine may read the data directory, and its permissions cannot be changed.",
@@ -274,7 +303,11 @@ CLIENT_IDLE = _debug("client_idle", "A connection was closed because its client 
 # --- other nodes ---
 
 PEER_CONNECTED = _info(
-    "peer_connected", "This node can reach another.", peer="its node id", transport="tcp, tls or quic"
+    "peer_connected",
+    "This node can reach another.",
+    peer="its node id",
+    transport="tcp, tls or quic",
+    build="version and commit of its software; empty from an older one",
 )
 PEER_LOST = _info("peer_lost", "This node cannot reach another any more.", peer="its node id")
 PEER_SILENT = _warning("peer_silent", "Nothing was heard of another node for too long.", "peer", peer="its node id")
@@ -720,6 +753,7 @@ CHANGES: Final[dict[str, str]] = {
             *(SNAPSHOT_WANTED, SNAPSHOT_SENT, SNAPSHOT_NOT_SENT, SNAPSHOT_INSTALLED, SNAPSHOT_RESUMED),
             *(CHECKPOINT_KEPT, CHECKPOINT_DROPPED),
             *(DISK_SHORT, DISK_HAS_ROOM, DISK_NOT_SEEN, RESERVE_RELEASED, WAITS_FOR_ROOM, NO_ROOM_TO_COMPACT),
+            *(CONVERTING, CONVERTED, FORMAT_REACHED, GROUP_CONVERTED, FEATURE_SWITCHED),
             *(WATCHES_FULL, WATCHES_SENT_AWAY, WATCHES_CUT),
             *(SLOT_MOVE_BEGAN, SLOTS_MOVED, SLOT_MOVE_BROKE_OFF, SLOT_MOVE_NOT_CLOSED, ROWS_DROPPED),
             *(WILLS_WAIT, WILLS_DROPPED, FENCES_NOT_SPREAD, BROKERS_FORGOTTEN, BROKERS_NOT_FORGOTTEN),

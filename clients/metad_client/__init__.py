@@ -114,6 +114,7 @@ from metad_wire.tables.consumer import (
     MemberKey,
 )
 from metad_wire.tables.declaration import DeclarationKey, DeclaredTable
+from metad_wire.tables.feature import FeatureRecord, FeatureWish
 from metad_wire.tables.inflight import Inflight, InflightKey, InflightState
 from metad_wire.tables.lease import Lease, LeaseGrantItem, LeaseKey, LeaseKeyItem
 from metad_wire.tables.offset import KnownGroup
@@ -194,6 +195,7 @@ from .errors import (
 from .families.audit import Audit
 from .families.backups import Backups
 from .families.config import Change, Config, Effective, Setting
+from .families.features import Features
 from .families.principals import Principals
 from .families.quotas import Quotas
 from .families.roles import Roles
@@ -314,6 +316,9 @@ __all__ = [
     "Ended",
     "EventsReply",
     "Explanation",
+    "FeatureRecord",
+    "FeatureWish",
+    "Features",
     "FenceItem",
     "FencedError",
     "Followed",

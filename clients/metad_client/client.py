@@ -30,6 +30,7 @@ from .errors import ClosedError, ConnectionLostError, InternalError, InvalidRequ
 from .families.audit import Audit
 from .families.backups import Backups
 from .families.config import Config
+from .families.features import Features
 from .families.principals import Principals
 from .families.quotas import Quotas
 from .families.roles import Roles
@@ -193,6 +194,7 @@ class Client:
         self.roles = Roles(self._requests)
         self.principals = Principals(self._requests)
         self.quotas = Quotas(self._requests)
+        self.features = Features(self._requests)
         self.audit = Audit(self._requests)
         self.topics = Topics(self._requests)
         self.schemas = Schemas(self._requests)

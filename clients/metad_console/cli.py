@@ -21,7 +21,7 @@ from metad_client.cli.command_line import PATHS, add_connection, options_of, url
 from metad_client.cli.grammar import endpoint
 from metad_client.connections.transport_choice import transports_of
 from metad_client.endpoint import parse_url, scheme_of
-from metad_wire import __version__
+from metad_wire.program.build import build
 from metad_wire.program.extras import advice
 from metad_wire.program.output import decode_arguments, escape_unprintable
 from metad_wire.transport import split_endpoint
@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         description="Show a cluster of metad in a browser. On loopback it shows what the identity may see that it is "
         "started with. Beyond loopback, or with --sign-in, people sign in with a token, and each sees what his may.",
     )
-    made.add_argument("--version", action="version", version=f"metad-console {__version__}")
+    made.add_argument("--version", action="version", version=f"metad-console {build()}")
     add_connection(made)
     made.add_argument("--listen", type=endpoint, default=LISTEN, metavar="HOST:PORT", help=f"default {LISTEN}")
     made.add_argument(

@@ -163,6 +163,9 @@ class ClusterConfig(Section, frozen=True):
     replicas: int = 3
     """Voters that every group should have, if there are as many machines. Counts when the cluster forms, and is part of
     the cluster map from then on: ``metadctl groups rebalance --replicas N`` changes it there."""
+    features_after_ms: int = 3_600_000
+    """After an upgrade: for how long all nodes must know a new feature, and be connected, before it is switched on for
+    ever. Until then nodes may go back to the version before. ``metadctl features hold`` and ``allow`` change that."""
 
 
 class SecurityConfig(Section, frozen=True):

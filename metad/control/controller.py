@@ -42,6 +42,7 @@ from metad_wire.methods import (
     encode,
 )
 from metad_wire.policy.returns import ReturnBudget
+from metad_wire.tables.feature import FeatureRecord
 from metad_wire.tables.tenants import QuotaCounts
 
 from .. import log_events
@@ -52,6 +53,7 @@ from ..raft.replica import RaftGroup
 from ..raft.roles.membership import ChangeRefusedError
 from ..state.cluster.quotas import TenantTotals
 from .brokers.brokers import ABOUT_BROKERS, Brokers
+from .features import Switches
 from .host import Clock, Done, Host, Source, Timer
 from .map import decisions, leaving, upkeep
 from .map.bounds import check_node
@@ -97,6 +99,7 @@ class Controller:
         self._announced_s = self._tended_s = self._shared_s = float("-inf")
         self._return_budget = ReturnBudget()
         self._totals = TenantTotals()
+        self._switches = Switches(config.node_id, config.cluster.features_after_ms)
         self._tending = False
         self._retiring: set[GroupId] = set()  # replicas that should not be here, and are asked about
 
@@ -155,6 +158,10 @@ class Controller:
         self._migrations.follow(groups.map)
         self._brokers.follow(groups.map)
         self._tend(groups.map, now_s)
+        if not self.leads_metadata:
+            self._switches.forget()
+        elif due := self._switches.due(groups.map, self._host.connected, self._host.features.records, now_s):
+            self._host.switch(m.Items([FeatureRecord(name, "on") for name in due]), _ignore)
 
     @property
     def leads_metadata(self) -> bool:

@@ -9,12 +9,14 @@ from typing import NamedTuple, Protocol
 
 from metad_wire.cluster import ClusterMap, GroupId, ReturnGrant, ReturnReport, StoreMap
 from metad_wire.errors import MetadError
-from metad_wire.messages import StatusReply
+from metad_wire.messages import Items, StatusReply
+from metad_wire.tables.feature import FeatureRecord
 from metad_wire.tables.tenants import QuotaCounts, QuotaTotals
 from metad_wire.transport.credentials import Principal
 
 from ..errors import ServerError
 from ..raft.replica import RaftGroup
+from ..state.cluster.features import KnownFeatures
 from ..state.core.entry import Entry
 from ..state.machine import Machine
 
@@ -125,6 +127,10 @@ class Host(NamedTuple):
     """How the node and its groups are."""
     store: Callable[[StoreMap, Done], None]
     """Replaces the map in ``metadata-0``, which this node leads."""
+    switch: Callable[[Items[FeatureRecord], Done], None]
+    """Switches features on in ``metadata-0``, which this node leads."""
+    features: KnownFeatures
+    """How features are, by this node's copy."""
     call_peer: Callable[[str, int, bytes, Done], None]
     """Sends a request to another node: its id, the method's code, the payload."""
     close_group: Callable[[GroupId], None]

@@ -23,6 +23,7 @@ from metad_wire.methods import (
     CLUSTER_MAP,
     CLUSTER_STORE,
     EVENTS,
+    FEATURE_SWITCH,
     QUOTA_USE,
     STATUS,
     WATCH_OPEN,
@@ -34,9 +35,10 @@ from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.rates import ServiceRate
 from metad_wire.policy.returns import ReturnShare
 from metad_wire.policy.slices import Slices
+from metad_wire.program.build import build
 from metad_wire.tables.access import May, Wish
 
-from .. import __version__, log_events
+from .. import log_events
 from ..config import Config
 from ..control.brokers.brokers import Brokers
 from ..control.controller import Controller
@@ -92,8 +94,7 @@ class Node:
     def __init__(
         self, config: Config, stores: Stores, environment: Environment, dial: Dial = nobody_is_dialled
     ) -> None:
-        self.config = config
-        self.environment = environment
+        self.config, self.environment = config, environment
         self.connections, self._paced, self.closed = 0, 0, False
         self.left: LeftError | None = None
         """That the node has left its cluster, and ends."""
@@ -105,8 +106,7 @@ class Node:
         self.presence = Presence(config, stores.identity.store_id)
         """What this node says of itself."""
         self._on_left: list[Callable[[ServerError], None]] = []
-        self.stores = stores
-        self._started_s = time.monotonic()
+        self.stores, self._started_s = stores, time.monotonic()
         self.lives = Lives(stores.log, environment, health)
         syncer = environment.syncer(stores.log, fsync=config.fsync)
         writer = self._writer = LogWriter(stores.log, syncer, failed=health.fail)
@@ -207,7 +207,7 @@ class Node:
             permissions=permissions,
         )
         self.will_turns = WillTurns(self.requests, environment)
-        self.sweeps = Sweeps(config.expiry, groups, self.requests, environment, health)
+        self.sweeps = Sweeps(config.expiry, groups, self.requests, stores, environment, health)
         self._lease_ends = LeaseEnds(groups, self.requests, environment, health, standstills)
         self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
         self._to_more_room = Handover(self._led_without_room, environment.now)
@@ -222,6 +222,8 @@ class Node:
             replicas.connected,
             status=self.status,
             store=partial(self.requests.request, CLUSTER_STORE),
+            switch=partial(self.requests.request, FEATURE_SWITCH),
+            features=machines.features,
             call_peer=outbound.call,
             close_group=self.lifecycle.close,
             left=self._left,
@@ -347,7 +349,7 @@ class Node:
         return m.StatusReply(
             node_id=self.identity.node_id,
             cluster_id=self.identity.cluster_id,
-            version=__version__,
+            version=build(),
             pid=os.getpid(),
             uptime_ms=int((time.monotonic() - self._started_s) * 1000),
             cpu_us=int((usage.ru_utime + usage.ru_stime) * 1e6),

@@ -37,6 +37,7 @@ from metad_wire.errors import (
 from metad_wire.methods import AHEAD, METHODS, READS, WATCH_OPEN
 from metad_wire.policy.fair_queue import is_small
 from metad_wire.policy.fair_room import FairRoom
+from metad_wire.program.build import build
 from metad_wire.transport import Stream
 from metad_wire.transport.credentials import PEERCERT, WORN, Principal
 from metad_wire.transport.fair_share import FairShare, Rank
@@ -458,6 +459,7 @@ class Connection:
                 limits.connection_window_bytes,
                 limits.frame_bytes_max,
                 limits.idle_timeout_ms,
+                build(),
             )
         )
         if self._node.requests.draining:

@@ -26,13 +26,15 @@ from metad_wire.cluster import GroupId
 from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
+from metad_wire.tables.feature import CHECKED_ENTRIES
 
 from ..errors import StorageError
 from ..storage import keys
 from ..storage.engine import Engine
 from .cluster.dedupe import DedupeWindow
+from .cluster.features import KnownFeatures
 from .cluster.fences import Fences
-from .core.entry import ENTRY_FORMAT, Entry, Replaced
+from .core.entry import CHECKED_FORMAT, ENTRY_FORMAT, Entry, Replaced
 from .core.limits import ENTRY_BYTES_FULL, check_change
 from .core.part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
 from .core.slot_assignment import ALL_SLOTS, AssignedSlots, SlotAssignment
@@ -180,6 +182,7 @@ class Machine:
         self.slots = self.parts[SlotAssignment]
         self.dedupe = self.parts[DedupeWindow]
         self._fences = self.parts[Fences]
+        self._features: KnownFeatures = memory.shared(KnownFeatures)
         self.reader = Reader(prefix, engine, self.parts, lambda: self.time.now_ms(wall_ms(), clock()))
         self._view = View(self.name, prefix, engine, self.parts)
         self._hearing = self.parts.hearing
@@ -307,8 +310,13 @@ class Machine:
                 self.time.reach(now_ms, now_s)
                 self.time.amnesty(now_s)
         previous = {row: values.distinct() for row, values in replaced.items()}
-        entry = Entry(ENTRY_FORMAT, origin, now_ms, writes, heard, revision, marker, previous)
+        entry = Entry(self._entry_format, origin, now_ms, writes, heard, revision, marker, previous)
         return Proposal(entry.encoded(), entry, outcomes, size, heavy)
+
+    @property
+    def _entry_format(self) -> int:
+        """Of the entries that this node makes as the leader: others must be able to read them."""
+        return CHECKED_FORMAT if CHECKED_ENTRIES in self._features.on else ENTRY_FORMAT
 
     def grows(self, command: Command[Any], identity: Identity | None) -> bool:
         """Whether a command asks for what takes more room, and was not done before."""

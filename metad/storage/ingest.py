@@ -22,9 +22,10 @@ from zlib import crc32
 
 import msgspec
 
+from .. import formats
 from ..errors import DamagedStoreError, StorageError, file_error
 
-MANIFEST_FORMAT: Final = 1
+MANIFEST_FORMAT: Final = formats.MANIFEST.writes
 _CRC_BYTES: Final = 4
 
 
@@ -105,7 +106,7 @@ class IngestDirectory:
         except msgspec.DecodeError:
             raise self._damaged("manifest") from None
         if manifest.format != MANIFEST_FORMAT:
-            raise StorageError(f"{self.path} was written by a newer metad: start that version")
+            raise StorageError(formats.refusal(str(self._manifest), formats.MANIFEST, manifest.format))
         for name, size, checksum in manifest.files:
             file = self.path / name
             if not file.exists() or file.stat().st_size != size or crc32(file.read_bytes()) != checksum:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from importlib import resources
 
 from metad_spark.arguments import made, parser_of
-from metad_wire import __version__
 from metad_wire.errors import MetadError
+from metad_wire.program.build import build
 from metad_wire.program.extras import advice
 from metad_wire.program.output import escape_unprintable
 from metad_wire.program.signals import default_for_children
@@ -61,7 +61,7 @@ def _leaf(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def _parser() -> argparse.ArgumentParser:
-    return parser_of("metad-perf", "Measures metad, and tries to break it.", __version__, COMMANDS, NOTES)
+    return parser_of("metad-perf", "Measures metad, and tries to break it.", build(), COMMANDS, NOTES)
 
 
 if __name__ == "__main__":

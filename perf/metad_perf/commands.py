@@ -429,6 +429,35 @@ class LeaderKill(Options, frozen=True, kw_only=True):
         return self
 
 
+class Upgrade(Options, frozen=True, kw_only=True):
+    ABOUT = "upgrade nodes of another release one by one, and back, under load: does a call fail, is a write lost?"
+    RUNS = "upgrade.command"
+
+    source: Annotated[
+        str,
+        "wheel of the other release's server, with that of its SDK beside it, or a revision of git",
+        "WHEEL|REV",
+        "--from",
+    ]
+    server_config: Config = None
+    nodes: Nodes = 3
+    groups: Groups = ""
+    rate: Annotated[float, "operations (items) a second, of all processes"] = 1_000.0
+    batch: Annotated[int, "items of a request"] = 10
+    processes: Annotated[int, "processes of brokers"] = 1
+    sessions: Annotated[int, "sessions of a storm"] = 5_000
+    deadline_s: Annotated[float, "of a call, with the SDK's repetitions"] = 10.0
+    seed: Annotated[int, "of the load"] = 1
+
+    def checked(self) -> Upgrade:
+        """Raises UsageError."""
+        self._at_least_1("batch", "processes", "sessions")
+        self._over_0("rate", "deadline_s")
+        if self.batch > BATCH_ITEMS_MAX:
+            raise UsageError(f"--batch must be at most {BATCH_ITEMS_MAX}")
+        return self
+
+
 class Overload(Options, frozen=True, kw_only=True):
     ABOUT = "more load than the cluster can take, from clients that do not slow down: what breaks, what comes back?"
     RUNS = "overload.command"
@@ -829,23 +858,9 @@ class Quic(Options, frozen=True, kw_only=True):
 
 
 _ALL = (
-    *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Overload, Outage),
-    *(
-        Topics,
-        Assignment,
-        Retained,
-        Auth,
-        Lamps,
-        Backup,
-        Storm,
-        CalibrationGrid,
-        Demo,
-        Mqtt,
-        LogBroker,
-        Wan,
-        Attack,
-        Quic,
-    ),
+    *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Upgrade, Overload),
+    *(Outage, Topics, Assignment, Retained, Auth, Lamps, Backup, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan),
+    *(Attack, Quic),
 )
 COMMANDS: Final[dict[str, type[Command]]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "-", one.__name__).lower(): one for one in _ALL

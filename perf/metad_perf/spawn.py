@@ -73,6 +73,15 @@ class Server:
         """Process ids by node id, from when the nodes became ready."""
 
     @property
+    def command(self) -> list[str]:
+        """What runs it, from its next start on."""
+        return self._command
+
+    @command.setter
+    def command(self, command: Sequence[str]) -> None:
+        self._command = list(command)
+
+    @property
     def endpoint(self) -> str:
         """host:port, or those of all nodes separated by commas, known from the first start on."""
         return ",".join(self._endpoints)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
-from metad_wire import __version__
+from metad_wire.program.build import build
 from metad_wire.program.extras import advice
 from metad_wire.program.output import escape_unprintable
 from metad_wire.program.signals import default_for_children
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     about = "Simulates storms that are too large for one machine, and exports what a cluster knows."
-    return parser_of("metad-spark", about, __version__, COMMANDS, NOTES)
+    return parser_of("metad-spark", about, build(), COMMANDS, NOTES)
 
 
 def _positive(text: str) -> float:

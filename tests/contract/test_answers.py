@@ -252,19 +252,21 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return method.body("nobody", 1)
         case "broker.get":
             return BrokerGet(["b1"])
-        case "session.lose":
-            return c.SessionLose([])
+        case "session.lose" | "session.copy":
+            return method.body([])
         case "session.end_step":
             return c.SessionEndStep([], b"", 0, b"", b"", True)
         case "session.end_tenant":
             return m.SessionEndTenant("nobody", True)
         case "session.endings":
             return m.SessionEndings()
+        case "feature.change" | "feature.switch":
+            return method.body([method.item("checked-entries", "held")])
         case "quota.put":
             return method.body([Quota("tenant/nobody", 1)])
         case "quota.delete":
             return method.body([QuotaKey("tenant/nobody")])
-        case "quota.list" | "quota.use":
+        case "quota.list" | "quota.use" | "feature.list":
             return method.body()
         case "quota.counts":
             return method.body(known.nodes[0].node_id, [])

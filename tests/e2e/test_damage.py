@@ -17,7 +17,6 @@ import pytest
 from e2e_server import Server
 
 from metad.config import StorageConfig
-from metad.node.disk.stores import STORE_FORMAT
 from metad.storage import keys
 from metad.storage.log import log_entry
 from metad.storage.rocks import RocksEngine, Shared, log_options, state_options
@@ -383,12 +382,12 @@ def test_a_store_of_a_newer_format_is_refused(copy: Callable[[str], Path], store
     db = engine(directory, store)
     identity = db.get(b"\0\0\0identity")
     assert identity is not None
-    newer: dict[str, Any] = msgspec.msgpack.decode(identity) | {"format": STORE_FORMAT + 1, "later": "field"}
+    newer: dict[str, Any] = msgspec.msgpack.decode(identity) | {"format": 6, "build": "0.9.0", "later": "field"}
     db.write({b"\0\0\0identity": msgspec.msgpack.encode(newer)})
     db.sync()
     db.close()
     words = refused(directory)
-    told = f"{store}/ has format {STORE_FORMAT + 1}, this version reads {STORE_FORMAT}: start the metad that wrote it"
+    told = f"{store}/ has format 6, this version reads 3 to 5: metad 0.9.0 wrote it: start that or a newer one"
     assert told in words
 
 

@@ -59,6 +59,7 @@ ASKED: Final = {
     "auth can": ["x", "read", "kv", "x/x"],
     "auth roles": [],
     "auth bindings": [],
+    "features": [],
     "quotas": [],
     "quotas use": [],
     "audit": [],
@@ -71,7 +72,8 @@ CHANGE: Final = re.compile(
     r"|groups consumer (reset|dismiss|delete)"
     r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
     r"|plans (add|drain|rebalance|pause|resume|cancel|delete)|auth (role|drop|grant|revoke|deny|allow)"
-    r"|quotas (set|delete)|leases revoke|(put|delete) (kv|offset|sequence)|tables (declare|drop)|records( put| delete|)"
+    r"|quotas (set|delete)|features (hold|allow)|leases revoke"
+    r"|(put|delete) (kv|offset|sequence)|tables (declare|drop)|records( put| delete|)"
 )
 RAW: Final = re.compile(r"\b\w+_(ms|us|ns|s|bytes)\b")
 

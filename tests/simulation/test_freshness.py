@@ -57,6 +57,7 @@ async def written(m: Client) -> None:
     await m.assignments.create("acme", "r1", "topic")
     await m.plans.create("p1", "rebalance")
     await m.roles.put("r1", [Grant(["read"])])
+    await m.features.hold("checked-entries")
     await m.quotas.put("tenant/acme", items_per_s=1_000_000)
     await m.principals.put("metad://client/c1", [Given("r1")])
     await m.tables.declare("t1", TopicSettings, key=("tenant", "topic"))
@@ -134,6 +135,7 @@ PATHS: dict[str, Callable[[Client], Awaitable[Any]]] = {
     "role.list": lambda m: any_of(m.roles.list()),
     "audit.list": lambda m: any_of(m.audit.list()),
     "principal.list": lambda m: any_of(m.principals.list()),
+    "feature.list": lambda m: any_of(m.features.list()),
     "quota.list": lambda m: any_of(m.quotas.list()),
     "broker.get": lambda m: m.brokers.get("b1"),
     "broker.list": lambda m: any_of(m.brokers.list()),

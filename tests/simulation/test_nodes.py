@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 
 import pytest
 
 from metad_wire.cluster import METADATA
+from sim.nodes.builds import Builds
 from sim.nodes.cluster import Cluster, Settings
 from sim.nodes.scenarios import SCENARIOS
+from sim.nodes.trouble import play
 from simulate import Result, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
@@ -31,6 +34,18 @@ def test_wide_seeds(nodes: int, seeds: int) -> None:
     """Hundreds of reads at once, disks that hang, calendars that are set, slots that go back and forth, nodes that
     leave when others are down, identities that are used again."""
     assert _sum(_held(nodes, 0, seeds, wide=True), "answered") > 100 * seeds
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
+def test_seeds_with_upgrades(seed: int) -> None:
+    """Nodes are killed and start with the build before or with this one, beside all other faults, until all have this
+    one: then what the older could not read is switched on."""
+    rng = random.Random(seed)
+    with Builds("n1", "n2", "n3", settled_s=0.4) as builds, Cluster(seed, Settings(features_after_ms=1)) as cluster:
+        builds.watch(cluster)
+        play(cluster, rng, builds=builds)
+        assert cluster.run_until(lambda: len(builds.on_at(cluster)) == 3, 10.0), "it is not switched on"
+        assert cluster.crashes > 2
 
 
 def _held(nodes: int, first: int, seeds: int, *, wide: bool) -> list[Result]:

@@ -11,7 +11,7 @@ import house
 
 FILES_PER_FOLDER_MAX = 15
 FOLDERS = {
-    "wire/metad_wire/tables": 19,
+    "wire/metad_wire/tables": 20,
 }
 """Folders of more files: so many. A table is a module."""
 METHODS_MAX = 25
@@ -29,7 +29,7 @@ FUNCTIONS = {
     "tests/extension/test_a_declared_table_on_nodes.py:test_nothing_is_lost_on_the_way": 83,
     "tests/spark/test_census.py:test_each_kind_of_orphan_is_found_and_nothing_else": 85,
     "tests/spark/test_census.py:test_lag_says_what_is_known": 61,
-    "tests/contract/test_answers.py:body_of": 64,
+    "tests/contract/test_answers.py:body_of": 66,
     "tests/unit/client/scripted.py:all_well": 107,
     "tests/unit/state/test_session_life.py:test_sessions_against_a_model": 78,
     "tests/unit/state/test_wills.py:test_each_will_is_acknowledged_once_and_none_is_lost": 78,
@@ -105,7 +105,7 @@ MODULES = {
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 116
 """Public docstrings that say nothing of anything."""
-MODULES_WITH_ONE_IMPORTER = 200
+MODULES_WITH_ONE_IMPORTER = 204
 """Modules that one other or none imports."""
 
 

@@ -106,6 +106,8 @@ class NodeRecord(Message, frozen=True):
     """Its replicas move elsewhere, and it is given no new ones."""
     quic_endpoint: str = ""
     """``host:port`` for clients over QUIC; empty if there is none."""
+    features: list[str] = []  # noqa: RUF012 - msgspec copies it
+    """The features of the cluster that its software knows, in order of their names; empty from an older version."""
 
 
 class GroupRecord(Message, frozen=True):
@@ -404,6 +406,14 @@ class SessionEndItem(Message, frozen=True):
     """Or the topic of a retained message."""
     id: str = ""
     """Of a will."""
+
+
+class SessionCopy(Message, frozen=True):
+    """Between nodes: data directories of format 3 have no copies of properties beside the counts of sessions. The
+    copies of these sessions are written. One that has none to be copied is passed over."""
+
+    items: Batch[SessionKey]
+    """What the leader has found."""
 
 
 class SessionEndStep(Message, frozen=True):

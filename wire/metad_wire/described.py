@@ -547,7 +547,7 @@ _OF_OPERATORS = (
     *("system.status", "system.activity", "system.events", "session.end_tenant", "session.endings"),
     *("role.list", "principal.get", "principal.list", "access.may", "audit.list"),
     *(f"tenants.{verb}" for verb in ("end", "keep", "endings", "list", "use")),
-    *("quota.list", "quota.use"),
+    *("quota.list", "quota.use", "feature.list"),
     *(f"backup.{verb}" for verb in ("begin", "read", "end", "log")),
     *("role.list", "principal.get", "principal.list", "access.may"),
 )

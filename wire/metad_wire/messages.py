@@ -122,6 +122,8 @@ class Welcome(Message, frozen=True):
     idle_ms: U63
     """The server closes a connection that has sent nothing for this many milliseconds; 0: never. Ping at a third of
     it."""
+    build: str = ""
+    """Version and commit of the server's software, for people; empty from an older one."""
 
 
 class Credit(Message, frozen=True):

@@ -23,6 +23,7 @@ from .tables.broker import *  # noqa: F403
 from .tables.cluster import *  # noqa: F403
 from .tables.consumer import *  # noqa: F403
 from .tables.declaration import *  # noqa: F403
+from .tables.feature import *  # noqa: F403
 from .tables.inflight import *  # noqa: F403
 from .tables.kv import *  # noqa: F403
 from .tables.lease import *  # noqa: F403

@@ -30,6 +30,7 @@ from .namespaces import (
     Cluster,
     Config,
     Consumers,
+    Features,
     InflightStates,
     KeyValue,
     Leases,
@@ -93,6 +94,7 @@ class BlockingClient(Twin, Closing):
         self.roles = Roles(portal, opened.roles)
         self.principals = Principals(portal, opened.principals)
         self.quotas = Quotas(portal, opened.quotas)
+        self.features = Features(portal, opened.features)
         self.audit = Audit(portal, opened.audit)
         self.topics = Topics(portal, opened.topics)
         self.schemas = Schemas(portal, opened.schemas)

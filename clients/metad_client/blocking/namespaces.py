@@ -10,7 +10,7 @@ from metad_wire.tables.assignment import Partition, Resource
 from .. import broker_life
 from ..assignment import assigned, assignments, plans
 from ..errors import ClosedError, MetadError
-from ..families import audit, backups, config, principals, quotas, roles, schemas, tenants, topics, users
+from ..families import audit, backups, config, features, principals, quotas, roles, schemas, tenants, topics, users
 from ..namespaces import (
     brokers,
     cluster,
@@ -356,6 +356,15 @@ class Plans(Twin):
     cancel = Call(plans.Plans.cancel)
     list = Listing(plans.Plans.list)
     recommend = Call(plans.Plans.recommend)
+
+
+class Features(Twin):
+    """``m.features``: what is switched on once all nodes know it. See :class:`metad_client.Features`."""
+
+    change_many = Call(features.Features.change_many)
+    hold = Call(features.Features.hold)
+    allow = Call(features.Features.allow)
+    list = Listing(features.Features.list)
 
 
 class Quotas(Twin):

@@ -22,10 +22,10 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from metad_wire import __version__
 from metad_wire.cluster import NodeRecord
 from metad_wire.families import KNOWN
 from metad_wire.operator.authority import LEAF_DAYS
+from metad_wire.program.build import build
 from metad_wire.program.output import decode_arguments, escape_unprintable, print_nowhere, reader_may_leave
 from metad_wire.tables.broker import STATES, Broker
 from metad_wire.transport import Transport
@@ -49,6 +49,7 @@ from .tables import (
     audit,
     brokers,
     declared,
+    features,
     leases,
     records,
     retained,
@@ -76,6 +77,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     assignments,
     access,
     audit,
+    features,
     sessions,
     wills,
     retained,
@@ -125,6 +127,7 @@ examples:
   metadctl plans drain empty-b1 b1
   metadctl schemas register acme orders-value orders.avsc
   metadctl tenants describe acme
+  metadctl features hold checked-entries
   metadctl quotas set tenant/acme --items-per-s 5000 --sessions 100000
   metadctl users create acme alice --password-file secret
   metadctl config effective tenant=acme topic=acme/orders
@@ -394,7 +397,7 @@ def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParse
         epilog=f"{declared.families_page()}\n\n{EPILOG}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"metadctl {__version__}")
+    parser.add_argument("--version", action="version", version=f"metadctl {build()}")
     _common(parser, False, 10.0, None)
     common = argparse.ArgumentParser(add_help=False)
     _common(common, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS)

@@ -7,6 +7,7 @@ has not.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -200,7 +201,8 @@ def _unlike(nodes: Sequence[NodeView]) -> Iterator[Problem]:
 def _older(nodes: Sequence[NodeView]) -> Iterator[Problem]:
     """Nodes whose version is not the newest: an upgrade has not ended."""
     versions = {node.node: node.status.version for node in nodes if node.status is not None}
-    newest = max(versions.values(), key=_order, default="")
+    many = Counter(versions.values())  # builds of one version have no order: the one that most nodes run counts as new
+    newest = max(many, key=lambda version: (_order(version), many[version]), default="")
     new = people.listed([node for node, version in versions.items() if version == newest])
     for node, version in versions.items():
         if version != newest:
@@ -224,8 +226,9 @@ def _its_end(broker: Broker) -> str:
 
 
 def _order(version: str) -> list[tuple[int, str]]:
-    """Of versions: ``0.10.0`` is newer than ``0.9.1``, and both than what is none."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in version.split(".")]
+    """Of versions: ``0.10.0`` is newer than ``0.9.1``, and both than what is none. The commit behind a ``+`` says
+    nothing of it."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in version.partition("+")[0].split(".")]
 
 
 def _disk(node: str, status: StatusReply) -> Iterator[Problem]:

@@ -50,6 +50,7 @@ from metad_wire.tables.assignment import (
 )
 from metad_wire.tables.consumer import CONSUMER_GET, CONSUMER_LEAVE, CONSUMER_MEMBERS, Member, MemberKey
 from metad_wire.tables.declaration import DECLARATION_DROP, DECLARATION_GET, DeclarationKey, DeclaredTable
+from metad_wire.tables.feature import FEATURE_CHANGE, FeatureWish
 from metad_wire.tables.inflight import INFLIGHT_GET
 from metad_wire.tables.kv import KV_GET, KV_SCAN
 from metad_wire.tables.lease import (
@@ -308,6 +309,13 @@ class _DeclarationDeclared(Facade):
     async def drop(self, name: str, *, deadline_s: float | None = None) -> None:
         """The same with one, as :meth:`drop_many` does it. Raises the error of its item."""
         await _DECLARATION_DROP.one(self._requests, DeclarationKey(name), deadline_s)
+
+
+class _FeatureDeclared(Facade):
+    async def change_many(self, changes: Sequence[FeatureWish], *, deadline_s: float | None = None) -> WriteResult:
+        """Hold features back, or allow them. Item errors: ConflictError (it is on, which is for ever), InvalidItemError
+        (no software here knows it), QuotaExceededError."""
+        return WriteResult(await _FEATURE_CHANGE.many(self._requests, changes, deadline_s))
 
 
 class _InflightDeclared(Facade):
@@ -779,6 +787,7 @@ _CONSUMER_LEAVE: Verb[MemberKey, None] = Verb(CONSUMER_LEAVE)
 _CONSUMER_MEMBERS: Listing[Member] = Listing(CONSUMER_MEMBERS)
 _DECLARATION_GET: Verb[DeclarationKey, DeclaredTable | None] = Verb(DECLARATION_GET)
 _DECLARATION_DROP: Verb[DeclarationKey, None] = Verb(DECLARATION_DROP)
+_FEATURE_CHANGE: Verb[FeatureWish, None] = Verb(FEATURE_CHANGE)
 _INFLIGHT_GET: Verb[SessionKey, list[InflightState]] = Verb(INFLIGHT_GET)
 _KV_GET: Verb[KvKey, Kv | None] = Verb(KV_GET)
 _KV_SCAN: Listing[Kv] = Listing(KV_SCAN)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from metad_wire.cluster import NodeRecord
+from metad_wire.tables.feature import FEATURES
 
 from ...config import Config, told_to_nodes
 
@@ -14,7 +15,7 @@ class Presence:
 
     def __init__(self, config: Config, store_id: str) -> None:
         self._config = config
-        self.record = NodeRecord(config.node_id, "", "", config.cluster.region, store_id)
+        self.record = NodeRecord(config.node_id, "", "", config.cluster.region, store_id, features=sorted(FEATURES))
 
     def serves(self, endpoint: str, quic_endpoint: str) -> None:
         """Clients reach the node here, or at the configured endpoints, if the way goes through others."""

@@ -4,7 +4,8 @@ Each group has chores: sessions whose clients have been away for too long end, a
 (:class:`.DueSweep`); so do the connections of brokers whose lives are over (:class:`.LostSweep`), and tenants that
 somebody has ordered to end (:class:`.TenantSweep`); wills that nobody publishes are dropped (:class:`.UnclaimedWills`),
 consumer groups that nobody uses are deleted (:mod:`.group_expiry`), and so are the records of dropped tables;
-indexes that were added to tables are built (:mod:`.tables`).
+indexes that were added to tables are built (:mod:`.tables`); and what an older format lacks is written
+(:mod:`.conversion`).
 
 All chores of a node take turns, in what is left of the node and of its disk. Behind each turn all of them rest for
 several times as long as it took until its batch was answered: so they are slow where the processor or the disk is busy,
@@ -53,12 +54,14 @@ from ...state.core.slot_assignment import is_held
 from ...state.machine import Machine
 from ...state.session.wills import DUE, due_ms_of, waiting
 from ...storage import keys
+from ..disk.stores import Stores
 from ..environment import Environment, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
 from ..requests.requests import Requests
 from .chore import Chore, Done, Means
+from .conversion import Conversion
 from .group_expiry import GroupExpiry
 from .session_sweeps import DueSweep, LostSweep
 from .tables import DroppedRecords, IndexBuild, RecordExpiry
@@ -282,9 +285,16 @@ class Sweeps:
     """Runs the chores of a node."""
 
     def __init__(
-        self, config: ExpiryConfig, groups: Groups, requests: Requests, environment: Environment, health: Health
+        self,
+        config: ExpiryConfig,
+        groups: Groups,
+        requests: Requests,
+        stores: Stores,
+        environment: Environment,
+        health: Health,
     ) -> None:
         self._groups = groups
+        self._stores = stores
         self._environment = environment
         self._health = health
         self._turns = SweepTurns(config.sessions_per_s, config.batch_sessions, environment)
@@ -304,6 +314,7 @@ class Sweeps:
                 (LostSweep, sessions),
                 (TenantSweep, sessions),
                 (UnclaimedWills, 1_000 * config.will_keep_s),
+                (partial(Conversion, stores=stores), _BATCH),
                 *everywhere,
             ),
             OFFSET.kind: ((GroupExpiry, config.consumer_group_ms), *everywhere),
@@ -326,6 +337,10 @@ class Sweeps:
             }
             self._turns.serve(chore for chores in self._chores.values() for chore in chores)
         self._turns.look()
+        if self._stores.identity.converts and self._groups.map is not None:
+            conversions = [one for chores in self._chores.values() for one in chores if isinstance(one, Conversion)]
+            if all(one.done for one in conversions):
+                self._stores.converted()
 
     def stop(self) -> None:
         """Look no more."""

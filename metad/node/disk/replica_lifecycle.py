@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from metad_wire.cluster import METADATA, ClusterMap, GroupId
-from metad_wire.errors import NotReplicaError
+from metad_wire.errors import HandshakeError, NotReplicaError
 from metad_wire.policy import BatchWindow
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.slices import Slices
+from metad_wire.program.build import build
+from metad_wire.tables.feature import FEATURES, FeatureRecord
 
-from ... import log_events
+from ... import formats, log_events
 from ...config import Config
 from ...control.map.leaving import Asked
-from ...errors import DamagedStoreError, ServerError
+from ...errors import ConfigError, DamagedStoreError, ServerError
 from ...logs import event
 from ...raft.log.journal import RaftLog, was_here
 from ...raft.messages import Configuration
@@ -73,6 +76,25 @@ class ReplicaLifecycle:
         )
         snapshots.listen(self._snapshot_installed)
         machines.listen(self._map_changed)
+        self.features = machines.features
+        """The features of the cluster, as far as this node has heard."""
+        self.features.listeners.append(self._switched)
+
+    def _switched(self, feature: FeatureRecord) -> None:
+        """A feature of the cluster is on. Stops the node if its software does not know it."""
+        try:
+            if why := self.features.refusal(FEATURES, f"metad {build()}"):
+                raise ConfigError(why)
+            event(log_events.FEATURE_SWITCHED, feature=feature.feature)
+            if feature.feature == formats.DATA_DIRECTORY.feature:
+                self._stores.reach(formats.DATA_DIRECTORY.newest)
+        except ServerError as error:
+            self._health.fail(error)
+
+    def check_software(self, features: Iterable[str], software: str) -> None:
+        """Raise HandshakeError if a feature is on that is not among these, which some other node's software knows."""
+        if why := self.features.refusal(features, software):
+            raise HandshakeError(why)
 
     def recover(self, founders: Configuration) -> None:
         """Open all replicas that should be here. A new ``metadata-0`` begins with these founders. Raises

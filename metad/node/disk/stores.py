@@ -15,7 +15,9 @@ from pathlib import Path
 
 import msgspec
 
-from ... import log_events
+from metad_wire.program.build import build
+
+from ... import formats, log_events
 from ...config import Config, StorageConfig
 from ...control.map.leaving import Asked
 from ...errors import ConfigError, DamagedStoreError, DiskFullError, LeftError, StorageError, file_error
@@ -26,7 +28,7 @@ from ...storage.log import DurableMark, LogStore
 from ...storage.memory import MemoryEngine
 from ...storage.room import mark_of, missing_to_open, release_reserve, use_of
 
-STORE_FORMAT = 4
+STORE_FORMAT = formats.DATA_DIRECTORY.writes
 _DIRECTORY_MODE = 0o700
 _MEMTABLE_PART, _SHORT_PART = 4, 32
 """Of the low-water mark, what a memtable of the log takes at most, and if the disk is short of room."""
@@ -44,6 +46,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     incarnation: str = ""  # random, of this start
     left: bool = False  # the node has left its cluster with this directory
     asked: Asked = Asked()  # to be taken into its cluster
+    build: str = ""  # version and commit of metad that started it last; empty: an older one
+    converts: int = 0  # the older format of which rows may be left; 0: none
 
 
 class Stores:
@@ -73,6 +77,21 @@ class Stores:
             )
         self.identity = msgspec.structs.replace(self.identity, cluster_id=cluster_id)
         _write(self.log.engine, self.identity)  # the log is the authority
+
+    def reach(self, number: int) -> None:
+        """Note that the directory has this format from now on, unless it has a newer one. An older build that does not
+        read it refuses the directory then. Blocks for an fsync if the format grows."""
+        if number > self.identity.format:
+            event(log_events.FORMAT_REACHED, before=self.identity.format, format=number)
+            self.identity = msgspec.structs.replace(self.identity, format=number)
+            _write(self.log.engine, self.identity)  # the log is the authority
+            _write(self.state, self.identity, sync=False)
+
+    def converted(self) -> None:
+        """Note that no rows of the older format are left."""
+        event(log_events.CONVERTED, before=self.identity.converts, format=self.identity.format)
+        self.identity = msgspec.structs.replace(self.identity, converts=0)
+        _write(self.log.engine, self.identity, sync=False)  # if that is lost, it is only looked for once more
 
     @property
     def store_id(self) -> str:
@@ -123,10 +142,22 @@ def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
             f"{identity.node_id} has left cluster {identity.cluster_id!r}, and this is the data directory that it had "
             "there. To join again, give it an empty data directory and [cluster] join"
         )
-    identity = msgspec.structs.replace(identity, life=identity.life + 1, incarnation=os.urandom(8).hex())
+    identity = msgspec.structs.replace(
+        _brought_up(identity), life=identity.life + 1, incarnation=os.urandom(8).hex(), build=build()
+    )
     _write(log.engine, identity)  # before anything is sent to anybody
+    _write(state, identity, sync=False)  # both say the format; the next start writes it again
     directory = None if config.storage.engine == "memory" else Path(config.data_dir)
     return Stores(log, state, identity, rebuild=rebuild, directory=directory)
+
+
+def _brought_up(identity: StoreIdentity) -> StoreIdentity:
+    """The identity of a directory that has the format of this build from now on. What is left of the older one is
+    converted while the node serves (:class:`..chores.conversion.Conversion`), also after further starts."""
+    if identity.format >= STORE_FORMAT:
+        return identity
+    event(log_events.CONVERTING, before=identity.format, format=STORE_FORMAT)
+    return msgspec.structs.replace(identity, format=STORE_FORMAT, converts=identity.format)
 
 
 def no_stores(config: Config) -> Stores:
@@ -254,10 +285,8 @@ def _read(engine: Engine, name: str) -> StoreIdentity | None:
         identity = msgspec.msgpack.decode(value, type=StoreIdentity)
     except msgspec.DecodeError as error:
         raise DamagedStoreError(f"{name}/: its identity is unreadable ({error})") from None
-    if identity.format != STORE_FORMAT:
-        raise ConfigError(
-            f"{name}/ has format {identity.format}, this version reads {STORE_FORMAT}: start the metad that wrote it"
-        )
+    if not formats.DATA_DIRECTORY.reads(identity.format):
+        raise ConfigError(formats.refusal(f"{name}/", formats.DATA_DIRECTORY, identity.format, identity.build))
     return identity
 
 

@@ -10,6 +10,7 @@ from ...config import Config
 from ...state.cluster.access import KnownAccess
 from ...state.cluster.cluster import MapChanges
 from ...state.cluster.declarations import KnownTables
+from ...state.cluster.features import KnownFeatures
 from ...state.cluster.quotas import KnownQuotas
 from ...state.core.part import NodeMemory
 from ...state.core.slot_assignment import ALL_SLOTS
@@ -31,6 +32,7 @@ class Machines:
         """The declared tables."""
         self.access: KnownAccess = self._memory.shared(KnownAccess)
         """Roles and bindings."""
+        self.features: KnownFeatures = self._memory.shared(KnownFeatures)
         self.quotas: KnownQuotas = self._memory.shared(KnownQuotas)
         self._map_listeners: list[Callable[[], None]] = []
 

@@ -24,13 +24,14 @@ from pysyncobj.journal import Journal
 
 from metad_wire.cluster import GroupId
 
-from ...errors import DamagedStoreError
+from ... import formats
+from ...errors import DamagedStoreError, StorageError
 from ...storage import keys
 from ...storage.log import LogStore, LogWriter, log_entry, log_metadata
 from ..base import Timing
 from ..messages import Configuration
 
-METADATA_FORMAT: Final = 1
+METADATA_FORMAT: Final = formats.LOG_METADATA.writes
 
 # pysyncobj's command types: the byte behind the term.
 REGULAR: Final = 0
@@ -130,9 +131,8 @@ class RaftLog(Journal):  # type: ignore[misc]  # pysyncobj is untyped
         except msgspec.DecodeError as error:
             raise DamagedStoreError(f"the metadata of group {self.name} in raft/ is unreadable ({error})") from None
         if meta.format != METADATA_FORMAT:
-            raise DamagedStoreError(
-                f"the metadata of group {self.name} has format {meta.format}, this version reads {METADATA_FORMAT}",
-                "Start the metad that wrote it",
+            raise StorageError(
+                formats.refusal(f"the metadata of group {self.name} in raft/", formats.LOG_METADATA, meta.format)
             )
         return meta
 

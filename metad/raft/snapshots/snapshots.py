@@ -22,7 +22,7 @@ import msgspec
 
 from metad_wire.method import MALFORMED
 
-from ... import log_events
+from ... import formats, log_events
 from ...errors import DamagedStoreError, StorageError
 from ...logs import event
 from ...storage import keys
@@ -36,7 +36,7 @@ from ..roles.leadership import Sending
 from .staging import Staging
 from .transfer import AnyStreamMessage, PartReply, SnapshotReceiver, SnapshotSender, StreamLimits
 
-MARK_FORMAT: Final = 1
+MARK_FORMAT: Final = formats.SNAPSHOT_MARK.writes
 
 
 class SnapshotMark(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +65,9 @@ def read_mark(engine: Engine, prefix: bytes) -> SnapshotMark | None:
             f"the snapshot mark of group {prefix.hex()} in state/ is unreadable ({error})"
         ) from None
     if mark.format != MARK_FORMAT:
-        raise StorageError("the state was written by a newer metad: start that version")
+        raise StorageError(
+            formats.refusal(f"the snapshot mark of group {prefix.hex()}", formats.SNAPSHOT_MARK, mark.format)
+        )
     return mark
 
 

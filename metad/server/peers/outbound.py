@@ -67,6 +67,7 @@ class Outbound(PeerConnection):
         self.up = False
         self.cluster_id = ""
         """As the peer said it."""
+        self._build = ""
         self.by_quic = False  # the connection that is up, or was last
         self._reached = False  # ever
         self._refused = False  # by the host, since it was reached
@@ -117,7 +118,7 @@ class Outbound(PeerConnection):
             await self._welcomed
         self.up, self._reached, self._refused, self._trouble = True, True, False, _NO_TROUBLE
         if self.node_id and not self.bulk:
-            event(log_events.PEER_CONNECTED, peer=self.node_id, transport=self.transport_name)
+            event(log_events.PEER_CONNECTED, peer=self.node_id, transport=self.transport_name, build=self._build)
             self.home.node.peer_connected(self.node_id)
 
     def _bear_witness(self, error: OSError | MetadError) -> None:
@@ -252,7 +253,8 @@ class Outbound(PeerConnection):
                 raise HandshakeError(f"the peer answers with version {welcome.version}, which was not offered")
             self.home.access.check_node(self.stream, welcome.node_id)
             life = Life(welcome.store_id, welcome.life, welcome.incarnation)
-            self.check(welcome.cluster_id, welcome.node_id, life)
+            self.check(welcome.cluster_id, welcome.node_id, life, welcome)
+            self._build = welcome.build
             self.life = life
             self.cluster_id = welcome.cluster_id
             self.home.remember(welcome.node_id, life, partial(_settle, self._welcomed))

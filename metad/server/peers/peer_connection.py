@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 from metad_wire.connection import peer as p
 from metad_wire.connection.frame import HANDSHAKE_BYTES_MAX, Frame, FrameDecoder, FrameType, encode_frame
+from metad_wire.connection.peer import PeerHello, PeerWelcome
 from metad_wire.errors import FrameError, HandshakeError, MetadError, NodeRefusedError
 from metad_wire.method import MALFORMED
 from metad_wire.transport import Stream
@@ -94,10 +95,11 @@ class PeerConnection:
         """A frame has come. What it raises is said to the peer, and ends the connection."""
         raise NotImplementedError
 
-    def check(self, cluster_id: str, node_id: str, life: Life) -> None:
+    def check(self, cluster_id: str, node_id: str, life: Life, said: PeerHello | PeerWelcome) -> None:
         """Raise NodeRefusedError where the other end is no node to talk to."""
         try:
             self.home.check(cluster_id, node_id, life)
+            self.home.node.lifecycle.check_software(said.features, f"{node_id} with metad {said.build or 'of before'}")
         except HandshakeError as error:
             raise NodeRefusedError(str(error)) from None
 

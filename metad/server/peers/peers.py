@@ -34,6 +34,8 @@ from metad_wire.errors import (
     UnexpectedFrameError,
 )
 from metad_wire.methods import CLUSTER_JOIN, CLUSTER_MAP
+from metad_wire.program.build import build
+from metad_wire.tables.feature import FEATURES
 from metad_wire.transport import Listener, Stream, Transport, join_endpoint, split_endpoint
 from metad_wire.transport.services import endpoints_of, is_service
 
@@ -151,7 +153,7 @@ class Inbound(PeerConnection):
         self.home.access.check_node(self.stream, hello.node_id)
         life = Life(hello.store_id, hello.life, hello.incarnation)
         self._claimed = hello.node_id
-        self.check(hello.cluster_id, hello.node_id, life)
+        self.check(hello.cluster_id, hello.node_id, life, hello)
         self.life = life
         if hello.target not in ("", identity.node_id):
             raise HandshakeError(f"this is {identity.node_id!r}, not {hello.target!r}")
@@ -171,6 +173,8 @@ class Inbound(PeerConnection):
             identity.store_id,
             identity.life,
             identity.incarnation,
+            build(),
+            sorted(FEATURES),
         )
         self._welcomed = True
         self.home.met()
@@ -296,6 +300,8 @@ class Peers:
             identity.life,
             identity.incarnation,
             p.PEER_VERSION,
+            build(),
+            sorted(FEATURES),
         )
         return encode_frame(FrameType.HELLO, p.encode(hello))
 

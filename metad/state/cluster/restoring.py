@@ -27,6 +27,7 @@ from metad_wire.table import ROWS, moving_rows
 from metad_wire.tables.access import AUDIT
 from metad_wire.tables.broker import BROKER
 from metad_wire.tables.cluster import CLUSTER, GROUP
+from metad_wire.tables.feature import FEATURE
 
 from ...storage import keys
 from ..core.part import Origin, Writes
@@ -43,10 +44,10 @@ MOVE: Final = 1 << 62
 KEPT_ROWS: Final = frozenset(
     byte
     for byte, table in ROWS.items()
-    if table.kind == METADATA.kind and not table.moves and table not in (CLUSTER, AUDIT)
+    if table.kind == METADATA.kind and not table.moves and table not in (CLUSTER, AUDIT, FEATURE)
 )
-"""The rows of ``metadata-0`` that are in no slot and that a restore brings. The map is the new cluster's own, and the
-audit trail is about the old one."""
+"""The rows of ``metadata-0`` that are in no slot and that a restore brings. The map and the features are the new
+cluster's own, and the audit trail is about the old one."""
 _DROPPED_ROWS, _DROPPED_BYTES = 500, 512 * 1024  # of one step
 
 

@@ -83,6 +83,11 @@ def changed_counts(
     return _stored([encoded[name] for name in COUNTED], properties)
 
 
+def lacks_properties(stored: bytes) -> bool:
+    """Whether what is stored has no copy of the session's properties: these are long, or format 3 has written it."""
+    return not _decode_one(stored).properties
+
+
 def with_properties(stored: bytes, properties: bytes) -> bytes:
     """What is stored of a session that has these properties from now on."""
     counts = _decode_one(stored)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Final
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -14,10 +15,16 @@ import numpy as np
 from metad_wire.methods import encode
 from metad_wire.watch import SlotMarker
 
-from ...errors import DamagedStoreError
+from ... import formats
+from ...errors import DamagedStoreError, StorageError
 from .part import Origin, Writes
 
-ENTRY_FORMAT: Final = 3
+ENTRY_FORMAT: Final = formats.LOG_ENTRY.writes
+CHECKED_FORMAT: Final = formats.LOG_ENTRY.newest
+"""Of an entry that ends with a checksum: once all nodes read it."""
+CHECKSUM_BYTES: Final = 4
+_CHECKSUM_ROOM: Final = 0xFFFFFFFF
+"""Stands where the checksum comes: so large that its place has all four bytes."""
 RECORD_HEADER_BYTES: Final = 9
 """Term and kind, in front of an entry in the log."""
 
@@ -51,7 +58,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
         yield from self.heard.values()
 
     def encoded(self) -> bytes:
-        """As it goes to the log: without the last two fields if they are empty, as nearly always."""
+        """As it goes to the log: without the last two fields if they are empty, as nearly always, or with all and a
+        checksum of what is in front of that."""
+        if self.format == CHECKED_FORMAT:
+            body = encode((*msgspec.structs.astuple(self), _CHECKSUM_ROOM))[:-CHECKSUM_BYTES]
+            return body + crc32(body).to_bytes(CHECKSUM_BYTES, "big")
         if self.marker is None and not self.previous:
             return encode((self.format, self.origin, self.now_ms, self.writes, self.heard, self.revision))
         return encode(self)
@@ -123,20 +134,29 @@ _decode_format = msgspec.msgpack.Decoder(_Format).decode
 
 
 def decode_entry(group: str, index: int, record: bytes) -> Entry:
-    """The entry in a log record. Raises DamagedStoreError if this version cannot read it."""
+    """The entry in a log record. Raises DamagedStoreError if it is not what was written, and StorageError if another
+    version wrote it, which this one does not read."""
     payload = memoryview(record)[RECORD_HEADER_BYTES:]
     try:
         entry = _decode(payload)
         if entry.format == ENTRY_FORMAT:
             return entry
+        if entry.format == CHECKED_FORMAT:
+            return _checked(entry, payload, f"entry {index} of group {group}")
     except msgspec.DecodeError as error:
-        if _format_of(payload) in (None, ENTRY_FORMAT):
+        if (found := _format_of(payload)) is None or formats.LOG_ENTRY.reads(found):
             raise DamagedStoreError(f"entry {index} of group {group} in the log is unreadable ({error})") from None
-    raise DamagedStoreError(
-        f"entry {index} of group {group} has format {_format_of(payload)}, this version reads {ENTRY_FORMAT}: "
-        "it was written by another version of metad",
-        "Start that version",
-    )
+        entry_format = found
+    else:
+        entry_format = entry.format
+    raise StorageError(formats.refusal(f"entry {index} of group {group}", formats.LOG_ENTRY, entry_format))
+
+
+def _checked(entry: Entry, payload: memoryview, what: str) -> Entry:
+    """The entry, if it is what its leader made. Raises DamagedStoreError."""
+    if crc32(payload[:-CHECKSUM_BYTES]) != int.from_bytes(payload[-CHECKSUM_BYTES:], "big"):
+        raise DamagedStoreError(f"{what} in the log is not what its leader made: its checksum is another")
+    return entry
 
 
 def _format_of(payload: memoryview) -> int | None:

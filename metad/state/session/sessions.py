@@ -19,6 +19,7 @@ import msgspec
 
 from metad_wire import messages as m
 from metad_wire import methods
+from metad_wire.cluster import SessionCopy
 from metad_wire.errors import (
     ConflictError,
     InvalidItemError,
@@ -48,7 +49,7 @@ from .owned import SHORT_OWNER, outlives
 from .owned import refusal as _refusal
 from .owners import CONNECTED, SessionOwners
 from .session_end import end_sessions
-from .session_parts import copy_properties
+from .session_parts import copy_properties, rows_of_sessions
 from .takeover import owner_rows
 from .wills import due_will
 
@@ -253,7 +254,17 @@ def _read_list(reader: Reader, command: Command[m.SessionList]) -> m.ListReply[m
     return m.ListReply(sessions, cursor)  # type: ignore[arg-type]  # encoded
 
 
+def _evaluate_copy(view: View, command: Command[SessionCopy]) -> m.WriteReply:
+    sessions = command.rows.keys
+    prefix = keys.table_prefix(view.group, _PROPERTIES)
+    stored = view.get_many(list(map(prefix.__add__, sessions)), LOOKED_AT_BYTES_MAX)
+    found = {session: value for session, value in zip(sessions, stored, strict=True) if value is not None}
+    copy_properties(view, found)
+    return written(view, [])
+
+
 VERBS = (
+    Verb(methods.SESSION_COPY, SESSION, rows=rows_of_sessions, evaluate=_evaluate_copy, background=True),
     Verb(methods.SESSION_DISCONNECT, SESSION, evaluate=_evaluate_disconnect, grows=False),
     Verb(methods.SESSION_UPDATE, SESSION, evaluate=_evaluate_update),
     Verb(methods.SESSION_GET, SESSION, read=_read_get),

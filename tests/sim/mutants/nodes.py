@@ -14,6 +14,39 @@ from .rooms import ROOM_MUTANTS
 from .watches import WATCH_MUTANTS
 
 NODE_MUTANTS: tuple[Mutant, ...] = (
+    # --- upgrades
+    _m(
+        "older_nodes_count_as_knowing",
+        "a feature is switched on only when all nodes know it",
+        "metad.control.features:Switches.due",
+        "not all(name in node.features for node in known.nodes)",
+        "False",
+        "upgraded_node_by_node_and_back",
+    ),
+    _m(
+        "nodes_that_are_away_are_not_waited_for",
+        "a node that is away may come back as the build before",
+        "metad.control.features:Switches.due",
+        "not all_there or ",
+        "",
+        "a_node_that_is_away_may_come_back_as_the_build_before",
+    ),
+    _m(
+        "entries_have_checksums_before_the_switch",
+        "what older nodes cannot read is not written before the switch",
+        "metad.state.machine:Machine.evaluate",
+        "Entry(self._entry_format, ",
+        "Entry(CHECKED_FORMAT, ",
+        "upgraded_node_by_node_and_back",
+    ),
+    _m(
+        "a_node_that_went_back_is_still_counted",
+        "a node says anew what its software knows",
+        "metad.control.map.decisions:join",
+        "if known == node:",
+        "if known is not None and known.store_id == node.store_id:",
+        "upgraded_node_by_node_and_back",
+    ),
     # --- exactly once
     _m(
         "retries_are_done_again",

@@ -37,6 +37,9 @@ _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 _MAY = "unit/server/test_permissions.py::"
 _WHOLE = "unit/server/test_tenant_end.py::"
+_FEATURES = "unit/state/test_features.py::"
+_SWITCHES = "unit/control/test_switches.py::"
+_FORMATS = "unit/server/test_formats.py::"
 _QUOTAS = "unit/server/test_quotas.py::"
 _SCHEDULER = "unit/server/test_scheduler.py::"
 _RATE = "unit/wire/test_queue_rate.py::"
@@ -781,6 +784,79 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if meta.format != METADATA_FORMAT:",
         "if False:",
         "unit/raft/test_journal.py::test_metadata_of_a_newer_format_is_refused",
+    ),
+    # --- features of the cluster
+    _m(
+        "a_held_feature_is_switched_on",
+        "what an administrator holds is not switched on",
+        "metad.state.cluster.features:_switch",
+        'if known is not None and known.state == "held":',
+        "if False:",
+        _FEATURES + "test_what_is_held_is_not_switched_on_until_it_is_allowed",
+    ),
+    _m(
+        "a_feature_can_be_switched_off",
+        "what is on stays on, for there may be what older software cannot read",
+        "metad.state.cluster.features:_change",
+        'if known is not None and known.state == "on":',
+        "if False:",
+        _FEATURES + "test_what_is_on_stays_on",
+    ),
+    _m(
+        "a_feature_is_on_before_all_nodes_know_it",
+        "a feature is switched on only when all nodes of the map know it",
+        "metad.control.features:Switches.due",
+        "not all(name in node.features for node in known.nodes)",
+        "False",
+        _SWITCHES + "test_all_nodes_must_know_it_for_a_while",
+    ),
+    _m(
+        "a_node_that_is_away_counts_as_upgraded",
+        "a node that is away may come back as the version before",
+        "metad.control.features:Switches.due",
+        "not all_there or ",
+        "",
+        _SWITCHES + "test_one_that_goes_back_or_away_lets_the_time_begin_anew",
+    ),
+    _m(
+        "a_feature_is_switched_on_at_once",
+        "nodes may go back for a while after the last one was upgraded",
+        "metad.control.features:Switches.due",
+        "if now_s - ready_s >= ",
+        "if now_s - ready_s >= 0 * ",
+        _SWITCHES + "test_all_nodes_must_know_it_for_a_while",
+    ),
+    _m(
+        "checksums_of_entries_are_not_compared",
+        "an entry that is not what its leader made is not applied",
+        "metad.state.core.entry:_checked",
+        'if crc32(payload[:-CHECKSUM_BYTES]) != int.from_bytes(payload[-CHECKSUM_BYTES:], "big"):',
+        "if False:",
+        "golden/test_entries.py::test_an_entry_that_is_not_what_its_leader_made_is_refused",
+    ),
+    _m(
+        "older_software_is_let_in_after_the_switch",
+        "a node that does not know what is on takes no part",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle.check_software",
+        "raise HandshakeError(why)",
+        "pass",
+        _FORMATS + "test_a_node_that_does_not_know_what_is_on_is_refused_and_told_what_to_start",
+    ),
+    _m(
+        "the_directory_keeps_its_format_after_the_switch",
+        "an older build refuses a directory that may hold what it cannot read",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle._switched",
+        "if feature.feature == formats.DATA_DIRECTORY.feature:",
+        "if False:",
+        _FORMATS + "test_a_node_that_does_not_know_what_is_on_is_refused_and_told_what_to_start",
+    ),
+    _m(
+        "an_older_directory_counts_as_converted",
+        "what is left of an older format is known after a kill, too",
+        "metad.node.disk.stores:_brought_up",
+        "converts=identity.format",
+        "converts=0",
+        _FORMATS + "test_the_format_before_is_taken_over_and_known_to_be_converted",
     ),
     # --- sessions of the dead
     _m(

@@ -89,6 +89,7 @@ class Settings(NamedTuple):
     dedupe: DedupeConfig = DedupeConfig()
     expiry: ExpiryConfig = ExpiryConfig()
     limits: LimitsConfig = LimitsConfig()
+    features_after_ms: int = 3_600_000
 
 
 class SimNode:
@@ -295,6 +296,7 @@ class Cluster:
         else:
             join = [f"{each}:{PEER_PORT}" for each in founders]
             cluster = ClusterConfig(join=join, listen=peer, replicas=settings.replicas)
+        cluster = msgspec.structs.replace(cluster, features_after_ms=settings.features_after_ms)
         config = Config(
             listen=f"{name}:{CLIENT_PORT}",
             node_id=name,

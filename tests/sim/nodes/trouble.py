@@ -22,6 +22,7 @@ from ..faults import Faults
 from ..naming import group_of
 from .actors.cast import Cast
 from .actors.residents import Residents
+from .builds import Builds
 from .cluster import Cluster, Settings, SimNode
 from .host import Pace
 from .links import Wire
@@ -51,12 +52,19 @@ _FORGED: list[tuple[Method[Any, Any], Any]] = [
 ]
 
 
-def play(cluster: Cluster, rng: random.Random, seconds: float = TROUBLE_S, *, wide: bool = False) -> list[Watcher]:
+def play(
+    cluster: Cluster,
+    rng: random.Random,
+    seconds: float = TROUBLE_S,
+    *,
+    wide: bool = False,
+    builds: Builds | None = None,
+) -> list[Watcher]:
     """Clients, actors, watchers and faults, then none, then a look at everything. Raises what went wrong. Returns the
-    watchers."""
+    watchers. ``builds``: nodes are upgraded, too, and go back."""
     cluster.start()
     cast = Cast(cluster, random.Random(rng.getrandbits(64)))
-    trouble = Trouble(cluster, rng, wide=wide)
+    trouble = Trouble(cluster, rng, wide=wide, builds=builds)
     cluster.run(seconds)
     trouble.end()
     cluster.run(_QUIET_S)
@@ -89,8 +97,11 @@ class Trouble(Faults[SimNode]):
     pauses_s = (0.05, 0.3, 1.0, 2.5)
     heals_s = (0.1, 0.5, 1.2, 2.5)
 
-    def __init__(self, cluster: Cluster, rng: random.Random, *, wide: bool = False) -> None:
+    def __init__(
+        self, cluster: Cluster, rng: random.Random, *, wide: bool = False, builds: Builds | None = None
+    ) -> None:
         super().__init__(rng, rng.choice([0.3, 0.8, 1.5]))
+        self._builds = builds
         self.cluster = cluster
         self._wide = wide
         self._admin = cluster.client(Options(deadline_s=_ADMIN_S))
@@ -120,6 +131,8 @@ class Trouble(Faults[SimNode]):
             self._faults.append((self._rebalance, 1.5))
         if settings.spares:
             self._faults += [(self._join, 1.5), (self._leave, 1.0)]
+        if builds is not None:
+            self._faults.append((self._change_build, 4.0))
         if wide:
             more: list[tuple[Callable[[], None], float, bool]] = [
                 (self._hang_disk, 1.5, True),
@@ -200,6 +213,9 @@ class Trouble(Faults[SimNode]):
         cluster.trace("all faults are over")
         cluster.network.heal()
         for node in cluster.nodes.values():
+            if self._builds is not None and node.name in self._builds.older:
+                self._builds.older.discard(node.name)  # the upgrade ends
+                node.crash(power=False)
             if node.environment is not None:
                 node.environment.slow_until_s = 0.0
                 self._unhang(node)
@@ -278,6 +294,25 @@ class Trouble(Faults[SimNode]):
             assert node.environment is not None
             node.environment.slow_until_s = self.cluster.loop.now + self._rng.uniform(0.1, 1.5)
             self.cluster.trace(f"{node.name} has a slow disk")
+
+    def _change_build(self) -> None:
+        """An operator ends a node, and starts it with the other build: the one before only while nothing is switched
+        on."""
+        builds, up = self._builds, self.up()
+        if builds is None or not up:
+            return
+        node = self._rng.choice(up)
+        wanted = node.name not in builds.older
+        node.crash(power=False)
+
+        def wake() -> None:
+            if not node.up:
+                older = wanted and not builds.on_at(self.cluster)
+                self.cluster.trace(f"{node.name} has the build {'before' if older else 'of today'}")
+                (builds.older.add if older else builds.older.discard)(node.name)
+                node.start()
+
+        self.later(self._rng.uniform(0.01, 0.3), wake)
 
     # --- of wide runs ---
 

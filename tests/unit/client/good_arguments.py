@@ -185,6 +185,9 @@ GOOD: dict[str, dict[str, Any]] = {
         "take": [Given("backup")],
         "denied": False,
     },
+    "features.hold": {"feature": "f"},
+    "features.allow": {"feature": "f"},
+    "features.list": {"prefix": "f", "page_size": 10},
     "quotas.put": {
         "subject": "tenant/t",
         "items_per_s": 1,
@@ -300,6 +303,7 @@ def verbs_of(client: Any) -> dict[str, Callable[..., Any]]:
         "audit",
         "tenants",
         "quotas",
+        "features",
         "topics",
         "schemas",
         "users",

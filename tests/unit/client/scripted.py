@@ -68,6 +68,7 @@ from metad_wire.tables.access import (
     RoleList,
 )
 from metad_wire.tables.declaration import DeclarationList, Declare, DeclaredTable, DeclareReply
+from metad_wire.tables.feature import FeatureList, FeatureRecord
 from metad_wire.tables.offset import (
     KnownGroup,
     OffsetDeleteGroups,
@@ -167,6 +168,7 @@ def declared_well(body: Any) -> m.Message:
 LISTED: dict[type, m.Message] = {
     PlanList: Plan("p", "drain", ["b"], 10, None, "running", 1, 1),
     RoleList: Role("r", [Grant(["read"])]),
+    FeatureList: FeatureRecord("f", "on"),
     QuotaList: Quota("tenant/t", 1),
     PrincipalList: PrincipalRoles("metad://client/c", [Given("r")]),
     AuditList: AuditEntry("1", 1, "admin", "n1", "metad://client/c", "10.0.0.7", "role.put"),
@@ -224,7 +226,7 @@ def all_well(body: Any) -> m.Message:
             return declared_well(body)
         case m.TableTransact():
             return declared_well(body)
-        case PlanList() | RoleList() | PrincipalList() | AuditList() | QuotaList():
+        case PlanList() | RoleList() | PrincipalList() | AuditList() | QuotaList() | FeatureList():
             return m.ListReply([LISTED[type(body)]], b"")
         case w.WillWait():
             return w.WillWaitReply(True, b"")

@@ -390,6 +390,10 @@ def test_code_versions_differ__until_the_upgrade_has_ended(cluster: Cluster) -> 
     }
     assert cluster.verdict == "warning"
     assert verdict(cluster.view, problems(cluster.view), ["versions_differ"]) == "ok"
+    cluster.change("n1", version="0.10.0+g0123456789")
+    cluster.change("n2", version="0.10.0+g0123456789")
+    assert cluster.found == {("versions_differ", "n3"): "n3: version 0.10.0, and 0.10.0+g0123456789 at n1 and n2"}
+    cluster.change("n1", version="0.9.1")
     cluster.fails("n1")  # whoever does not answer has no version
     assert ("versions_differ", "n1") not in cluster.found
     assert verdict(cluster.view, problems(cluster.view), ["versions_differ"]) == "critical"

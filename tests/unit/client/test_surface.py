@@ -51,6 +51,7 @@ TWINS: list[tuple[type, type[Twin]]] = [
     (metad_client.Audit, blocking.Audit),
     (metad_client.Tenants, blocking.Tenants),
     (metad_client.Quotas, blocking.Quotas),
+    (metad_client.Features, blocking.Features),
     (metad_client.Assigned, blocking.Assigned),
     (metad_client.Topics, blocking.Topics),
     (metad_client.Schemas, blocking.Schemas),
@@ -106,6 +107,7 @@ def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one
         "audit",
         "tenants",
         "quotas",
+        "features",
     )
     rows = re.findall(rf"^\| `m\.({'|'.join(map(re.escape, names))})` \| (.*?) \|", README, re.MULTILINE)
     assert len(rows) == len(names)
@@ -113,7 +115,8 @@ def test_the_readme_names_each_method_for_many_and_says_how_it_is_called_for_one
     for name, methods in rows:
         named = set(re.findall(r"`(\w+)`", methods))
         single = {method.removesuffix("_many") for method in named if method.endswith("_many")}
-        single -= {"set"} if name == "plans" else set()  # one is paused, resumed or cancelled
+        # One is paused, resumed or cancelled; or held, or allowed.
+        single -= {"plans": {"set"}, "features": {"change"}}.get(name, set())
         renamed = {method for method in single if method not in public(owners[name])}
         assert renamed <= {"generations", "reset_generations"}
         assert named | (single - renamed) | {method.removesuffix("s") for method in renamed} == set(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from metad.config import Config, load_config
+from metad.config import ClusterConfig, Config, load_config
 from metad.control import host as control_host
 from metad.control.controller import RECONCILE_S, TEND_S, Controller
 from metad.control.host import Done
@@ -20,6 +20,7 @@ from metad.errors import ServerError
 from metad.node.disk.stores import StoreIdentity, Stores
 from metad.raft.messages import Configuration
 from metad.raft.roles.membership import ChangeRefusedError
+from metad.state.cluster.features import KnownFeatures
 from metad.state.cluster.quotas import KnownQuotas
 from metad.storage.keys import group_prefix
 from metad.storage.log import LogStore
@@ -60,6 +61,7 @@ from metad_wire.methods import (
     STATUS,
     encode,
 )
+from metad_wire.tables.feature import FEATURES, FeatureRecord
 
 NODES = ["n1", "n2", "n3"]
 NOBODY = Configuration(())
@@ -71,7 +73,10 @@ def cluster(nodes: list[str] = NODES, **fields: Any) -> ClusterMap:
     """A formed cluster with one group of each kind on all of its nodes."""
     groups = [GroupRecord(kind, 0, nodes, nodes, preferred=nodes[0]) for kind in ("metadata", "offset", "data")]
     slots = {kind: pack_slots([0] * SLOTS) for kind in ("metadata", "offset", "data")}
-    records = [NodeRecord(node, f"{node}:1", f"{node}:2", store_id=f"store of {node}") for node in nodes]
+    records = [
+        NodeRecord(node, f"{node}:1", f"{node}:2", store_id=f"store of {node}", features=sorted(FEATURES))
+        for node in nodes
+    ]
     return ClusterMap(fields.pop("version", 7), records, groups, slots, **fields)
 
 
@@ -93,6 +98,7 @@ class Host:
         self.held: list[Callable[[], None]] = []
         self.answer: m.WriteReply | MetadError = m.WriteReply([], [])
         self.closed: list[GroupId] = []
+        self.switched: list[m.Items[FeatureRecord]] = []
         self.left: list[int] = []
         self.failures: list[ServerError] = []
         self.busy: c.ReturnReport | None = None
@@ -180,6 +186,8 @@ class Rig:
                 host.connected,
                 host.status,
                 host.store,
+                lambda body, _: host.switched.append(body),
+                KnownFeatures(),
                 host.call_peer,
                 host.close,
                 host.left.append,
@@ -220,7 +228,8 @@ class Rig:
 
 
 def node(name: str, **fields: Any) -> NodeRecord:
-    return NodeRecord(name, f"{name}:1", f"{name}:2", store_id=fields.pop("store_id", f"store of {name}"), **fields)
+    said = {"store_id": f"store of {name}", "features": sorted(FEATURES), **fields}
+    return NodeRecord(name, f"{name}:1", f"{name}:2", **said)
 
 
 # --- who may decide ------------------------------------------------------------------------------------------
@@ -685,3 +694,22 @@ def test_members_are_granted_parts_of_one_budget_and_strangers_none() -> None:
     assert granted == [300, 300, 300]
     with pytest.raises(NotFoundError, match="n9"):
         ask("n9")
+
+
+def test_the_leader_of_metadata_0_switches_features_on_once_all_nodes_know_them() -> None:
+    rig = Rig(config=Config(node_id="n1", cluster=ClusterConfig(features_after_ms=10_000)))
+    knowing = msgspec.structs.replace(rig.map, groups=[])
+    older = [*knowing.nodes[:2], msgspec.structs.replace(knowing.nodes[2], features=[])]
+    rig.host.map = msgspec.structs.replace(knowing, nodes=older)
+    for seconds in (0, 100):
+        rig.now_s = float(seconds)
+        rig.controller.reconcile()
+    assert rig.host.switched == [], "n3 does not know it"
+    rig.host.map = knowing
+    for seconds in (200, 209):
+        rig.now_s = float(seconds)
+        rig.controller.reconcile()
+    assert rig.host.switched == []
+    rig.now_s = 210.0
+    rig.controller.reconcile()
+    assert [one.feature for one in rig.host.switched[0].items] == sorted(FEATURES)

@@ -14,6 +14,7 @@ from packaging.requirements import Requirement
 import metad
 import metad_client
 import metad_wire
+from metad_wire.program.build import build
 
 ROOT = Path(__file__).resolve().parents[3]
 PROJECT, SDK, BROKERS = (
@@ -96,4 +97,4 @@ def test_a_command_and_its_module_do_the_same(command: str, module: str) -> None
         assert by_name.returncode == by_module.returncode == status
         assert (by_name.stdout, by_name.stderr) == (by_module.stdout, by_module.stderr)
         if argument == "--version":
-            assert by_name.stdout == f"{command} {metad_wire.__version__}\n"
+            assert by_name.stdout == f"{command} {build()}\n"

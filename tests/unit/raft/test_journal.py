@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from journal_rig import CACHE_BYTES, GROUP, THREE, Rig, contents, no_op
 
-from metad.errors import DamagedStoreError
+from metad.errors import DamagedStoreError, StorageError
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, Metadata, record
 from metad.raft.messages import Configuration
 from metad.storage.log import DurableMark, log_entry, log_metadata
@@ -352,7 +352,7 @@ def test_damaged_metadata_is_refused(damaged: bytes) -> None:
 def test_metadata_of_a_newer_format_is_refused() -> None:
     rig = Rig()
     rig.engine.write({log_metadata(GROUP): msgspec.msgpack.encode(Metadata(format=2))})
-    with pytest.raises(DamagedStoreError, match="format 2"):
+    with pytest.raises(StorageError, match="format 2, this version reads 1: start a newer"):
         rig.reopened()
 
 

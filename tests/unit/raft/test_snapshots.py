@@ -624,7 +624,13 @@ def test_a_snapshot_that_does_not_end_where_it_says_is_our_bug() -> None:
 
 @pytest.mark.parametrize(
     ("stored", "error"),
-    [(b"\xc1", "is unreadable"), (msgspec.msgpack.encode(SnapshotMark(2, 1, 1, FOUR)), "newer metad")],
+    [
+        (b"\xc1", "is unreadable"),
+        (
+            msgspec.msgpack.encode(SnapshotMark(2, 1, 1, FOUR)),
+            "has format 2, this version reads 1: start a newer metad",
+        ),
+    ],
 )
 def test_an_unreadable_mark_is_refused(stored: bytes, error: str) -> None:
     state = MemoryEngine()

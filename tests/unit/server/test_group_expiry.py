@@ -13,6 +13,7 @@ import pytest
 from metad.config import Config, ExpiryConfig
 from metad.node.chores import group_expiry
 from metad.node.chores.sweeps import Sweeps
+from metad.node.disk.stores import no_stores
 from metad.state.core.part import NodeMemory
 from metad.state.core.verb import Command
 from metad.state.machine import Machine
@@ -63,7 +64,7 @@ class World:
         requests: Any = self
         health: Any = SimpleNamespace(failure=None)
         config = ExpiryConfig(consumer_group_ms=int(1000 * UNUSED_S))
-        self.sweeps = Sweeps(config, groups, requests, environment, health)
+        self.sweeps = Sweeps(config, groups, requests, no_stores(Config()), environment, health)
         self.sweeps.start()
 
     @property

@@ -41,6 +41,7 @@ from metad_wire.tables import lease as w
 from metad_wire.tables import sequence as s
 from metad_wire.tables.access import BindingChange, Given, Grant, PrincipalKey, PrincipalRoles, Role, RoleKey
 from metad_wire.tables.declaration import DeclarationKey, Declare
+from metad_wire.tables.feature import FeatureRecord, FeatureWish
 from metad_wire.tables.inflight import Inflight, InflightKey
 from metad_wire.tables.plan import NewPlan, PlanKey, PlanState
 from metad_wire.tables.retained import (
@@ -203,6 +204,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "plan.create": [NewPlan(f"p{i}", "rebalance") for i in range(30)],
         "plan.set": [PlanState(f"p{i}", "paused") for i in range(30)],
         "quota": [QuotaKey(f"tenant/t{i}") for i in range(30)],
+        "feature.change": [FeatureWish(f"f{i}", "held") for i in range(30)],
+        "feature.switch": [FeatureRecord(f"f{i}", "on") for i in range(30)],
         "quota.put": [Quota(f"tenant/t{i}", 1) for i in range(30)],
         "role": [RoleKey(f"r{i}") for i in range(30)],
         "role.put": [Role(f"r{i}", [Grant(["read"])]) for i in range(30)],

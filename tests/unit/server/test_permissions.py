@@ -147,7 +147,7 @@ RIGHTS = {
     "retained.match broker.get broker.list table.get table.list table.count declaration.get declaration.list "
     "assignment.explain plan.get plan.list role.list principal.get principal.list audit.list system.status "
     "system.activity system.events cluster.map watch.open access.may tenants.endings tenants.list tenants.use "
-    "quota.list quota.use backup.begin backup.read backup.end backup.log",
+    "quota.list quota.use feature.list backup.begin backup.read backup.end backup.log",
     "write": "session.takeover session.disconnect session.update subscription.add inflight.put will.claim "
     "will.acknowledge offset.commit offset.reset_generations consumer.join consumer.heartbeat "
     "consumer.leave consumer.assign kv.put kv.transact lease.grant lease.keep_alive lease.attach lease.detach "
@@ -157,7 +157,8 @@ RIGHTS = {
     "delete": "session.delete subscription.remove inflight.delete offset.delete offset.delete_groups kv.delete "
     "lease.revoke sequence.delete retained.delete table.delete assignment.delete",
     "own": "broker.register broker.heartbeat broker.drain broker.deregister broker.serve",
-    "admin": "session.end_tenant group.restore tenants.end tenants.keep quota.put quota.delete broker.fence "
+    "admin": "session.end_tenant group.restore tenants.end tenants.keep quota.put quota.delete feature.change "
+    "broker.fence "
     "declaration.drop assignment.elect "
     "assignment.move plan.create plan.set plan.delete role.put role.delete principal.put principal.change "
     "principal.delete cluster.join cluster.leave cluster.transfer cluster.add_group cluster.rebalance",

@@ -55,7 +55,7 @@ async def test_nobody_goes_on_with_the_state_of_a_replica_that_was_let_go(monkey
     data, offset = rig.driver("data-0"), rig.driver("offset-0")
     node.sweeps.start()
     chores = node.sweeps._chores[data] + node.sweeps._chores[offset]
-    assert len(chores) == 15
+    assert len(chores) == 16
     monkeypatch.setattr(RaftGroup, "accepting", True)
     for driver in (data, offset):
         node.lifecycle.close(driver.group.group_id)

@@ -281,7 +281,7 @@ def test_metadata_0_gets_what_is_in_no_slot_and_its_brokers_have_ended() -> None
 def test_every_row_of_the_state_is_brought_or_is_named_here() -> None:
     """A table that is declared later is not forgotten."""
     left = {ROWS[row].name for row in ROWS if not ROWS[row].moves and row not in KEPT_ROWS}
-    assert left == {"group", "cluster", "audit"}
+    assert left == {"group", "cluster", "audit", "feature"}
 
 
 def test_what_restarts_meanwhile_knows_how_far_it_is() -> None:

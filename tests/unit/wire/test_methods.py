@@ -47,12 +47,21 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
     assert for_clients == {
         *(f"broker.{name}" for name in ("register", "heartbeat", "serve", "drain", "deregister", "get", "list")),
         *(f"declaration.{name}" for name in ("declare", "get", "list")),
-        *("plan.get", "plan.list", "role.list", "quota.list", "principal.get", "principal.list", "audit.list"),
+        *(
+            "plan.get",
+            "plan.list",
+            "role.list",
+            "quota.list",
+            "feature.list",
+            "principal.get",
+            "principal.list",
+            "audit.list",
+        ),
     }, "brokers say by themselves how they are, and programs which tables they bring"
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
         *("broker.fence", "declaration.drop", "assignment.elect", "assignment.move"),
         *(f"plan.{name}" for name in ("create", "set", "delete")),
-        *("tenants.end", "tenants.keep", "quota.put", "quota.delete"),
+        *("tenants.end", "tenants.keep", "quota.put", "quota.delete", "feature.change"),
         *("role.put", "role.delete", "principal.put", "principal.change", "principal.delete"),
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
         "group.restore",

@@ -55,6 +55,10 @@ class PeerHello(Message, frozen=True):
     life: U63 = 0  # how often the data directory was started; 0: of an older version
     incarnation: str = ""  # random, of this start
     newest: U63 = 0  # version the dialling node speaks, ``version`` being the oldest; 0: it speaks that one only
+    build: str = ""
+    """Version and commit of its software, for people; empty from an older one."""
+    features: list[str] = []  # noqa: RUF012 - msgspec copies it
+    """Features of the cluster that it knows: refused if one is switched on that it does not know."""
 
 
 class _Greeting(msgspec.Struct, frozen=True, array_like=True):
@@ -76,6 +80,10 @@ class PeerWelcome(Message, frozen=True):
     life: U63 = 0
     """As in ``PeerHello``."""
     incarnation: str = ""
+    """As in ``PeerHello``."""
+    build: str = ""
+    """As in ``PeerHello``."""
+    features: list[str] = []  # noqa: RUF012
     """As in ``PeerHello``."""
 
 

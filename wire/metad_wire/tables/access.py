@@ -26,8 +26,8 @@ Administrators may do everything: by their certificate, or by name in ``[securit
 locked out for good. The certificate of a broker owns its own name. Everybody may ask for the map of the cluster, and
 what it may do itself. The table ``cluster`` stands for what is about nodes and groups; ``resource`` and ``partition``
 are ``assignment``. A grant that names no table is about those that programs keep records in: those of the cluster
-(``cluster``, ``broker``, ``plan``, ``declaration``, ``role``, ``principal``, ``audit``, ``quota``, ``tenants``,
-``backup``) are named, or ``*`` is. To read ``backup`` is to read everything.
+(``cluster``, ``broker``, ``plan``, ``declaration``, ``role``, ``principal``, ``audit``, ``quota``, ``feature``,
+``tenants``, ``backup``) are named, or ``*`` is. To read ``backup`` is to read everything.
 
 The *audit trail* says who has administered what, who was refused, and whose life another has ended. The node that has
 answered a request notes it a moment later, and the answer does not wait for that. A node that dies at once has not
@@ -244,7 +244,7 @@ class AuditList(m.Message, frozen=True):
 
 ALL: Final = "*"
 OF_THE_CLUSTER: Final = frozenset(
-    {"cluster", "broker", "plan", "declaration", "role", "principal", "audit", "quota", "tenants", "backup"}
+    {"cluster", "broker", "plan", "declaration", "role", "principal", "audit", "quota", "feature", "tenants", "backup"}
 )
 """Tables that are no program's."""
 BUILT_IN: Final[dict[str, Role]] = {

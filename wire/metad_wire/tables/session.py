@@ -79,6 +79,7 @@ SESSION_ENDINGS = SESSION.reads(0x0108, "endings", m.SessionEndings, m.SessionEn
 SESSION_SWEEP = SESSION.writes(
     0x0140, "sweep", c.SessionSweep, c.SessionSweepReply, Lane.SCANS, whose=For.NODES, routed=False
 )
+SESSION_COPY = SESSION.writes(0x075B, "copy", c.SessionCopy, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)
 SESSION_LOSE = SESSION.writes(0x0141, "lose", c.SessionLose, m.WriteReply, Lane.SCANS, whose=For.NODES, routed=False)
 SESSION_END_STEP = SESSION.writes(
     0x0142, "end_step", c.SessionEndStep, c.SessionEndStepReply, Lane.SCANS, whose=For.NODES, routed=False

@@ -18,6 +18,7 @@ from . import (
     sessions,
     standstills,
     storms,
+    upgrades,
     watches,
     wills,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "sessions",
     "standstills",
     "storms",
+    "upgrades",
     "watches",
     "wills",
 ]

@@ -1,0 +1,1 @@
+"""Upgrades of real nodes to this build, and back, under load."""
