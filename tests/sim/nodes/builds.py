@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from unittest import mock
 
 from metad.state.core.entry import CHECKED_FORMAT, RECORD_HEADER_BYTES
@@ -34,7 +34,7 @@ class Builds(Mapping[str, Feature]):
     def __init__(self, *older: str, settled_s: float | None = None) -> None:
         """``settled_s``: for how long all nodes must know a feature at least, in place of some seconds."""
         self.older = {*older}
-        self._patches = [mock.patch(f"{module}.FEATURES", self) for module in _READ_BY]
+        self._patches: list[Any] = [mock.patch(f"{module}.FEATURES", self) for module in _READ_BY]
         if settled_s is not None:
             self._patches.append(mock.patch("metad.control.features.SETTLED_S", settled_s))
 
