@@ -548,7 +548,6 @@ _OF_OPERATORS = (
     *("role.list", "principal.get", "principal.list", "access.may", "audit.list"),
     *(f"tenants.{verb}" for verb in ("end", "keep", "endings", "list", "use")),
     *("quota.list", "quota.use", "feature.list"),
-    *(f"backup.{verb}" for verb in ("begin", "read", "end", "log")),
     *("role.list", "principal.get", "principal.list", "access.may"),
 )
 _ASSIGNED = (ASSIGNMENT, PLAN)

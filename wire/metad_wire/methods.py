@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from . import cluster as c
 from . import messages as m
 from . import tables as tables  # all of them: each declares its methods
@@ -77,16 +79,11 @@ READ_INDEX = Method(
     0x000D, "group.read_index", c.ReadIndex, c.ReadIndexReply, Lane.CONTROL, mutates=False, by=By.GROUP, whose=For.NODES
 )
 
-BACKUP_BEGIN = Method(
-    0x0770, "backup.begin", bak.BackupBegin, bak.BackupBegun, Lane.SCANS, mutates=False, by=By.ANY, repeatable=False
-)
-BACKUP_READ = Method(
-    0x0771, "backup.read", bak.BackupRead, bak.BackupPiece, Lane.SCANS, mutates=False, by=By.ANY, repeatable=False
-)
-BACKUP_END = Method(0x0772, "backup.end", bak.BackupEnd, c.Done, Lane.SCANS, mutates=False, by=By.ANY, repeatable=False)
-BACKUP_LOG = Method(
-    0x0773, "backup.log", bak.BackupLog, bak.BackupEntries, Lane.SCANS, mutates=False, by=By.ANY, repeatable=False
-)
+_OF_BACKUPS: Any = {"mutates": False, "by": By.ANY, "whose": For.ADMINS, "repeatable": False}
+BACKUP_BEGIN = Method(0x0770, "backup.begin", bak.BackupBegin, bak.BackupBegun, Lane.SCANS, **_OF_BACKUPS)
+BACKUP_READ = Method(0x0771, "backup.read", bak.BackupRead, bak.BackupPiece, Lane.SCANS, **_OF_BACKUPS)
+BACKUP_END = Method(0x0772, "backup.end", bak.BackupEnd, c.Done, Lane.SCANS, **_OF_BACKUPS)
+BACKUP_LOG = Method(0x0773, "backup.log", bak.BackupLog, bak.BackupEntries, Lane.SCANS, **_OF_BACKUPS)
 
 WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, Lane.SCANS, mutates=False, by=By.REPLICA)
 """The reply begins a stream of events, which ends with one that says so, with a CANCEL or with the connection."""

@@ -64,6 +64,7 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
         *("tenants.end", "tenants.keep", "quota.put", "quota.delete", "feature.change"),
         *("role.put", "role.delete", "principal.put", "principal.change", "principal.delete"),
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
+        *(f"backup.{name}" for name in ("begin", "read", "end", "log")),
         "group.restore",
     }
 

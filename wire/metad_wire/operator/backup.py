@@ -27,7 +27,8 @@ class BackupBegin(Message, frozen=True):
     """Makes a checkpoint of what a node has, and keeps it until ``backup.end``, or until nobody has read it for ten
     minutes. It has everything that was acknowledged before the request came, in all groups that it answers for. Asked
     again with the same id, the node answers the same. ``conflict`` if the node keeps two others; ``no_room`` if its
-    disk is short of room; ``not_leader`` if a group does not say how far it is. Needs the right to read everything."""
+    disk is short of room; ``not_leader`` if a group does not say how far it is. Needs the right to read ``backup``, or
+    an administrator where roles do not count."""
 
     id: Annotated[str, Meta(max_length=64)]
     """Chosen by who asks."""
@@ -97,7 +98,7 @@ class BackupEnd(Message, frozen=True):
 
 class BackupLog(Message, frozen=True):
     """Reads a group's log, from a replica that has applied what it answers. ``log_cut`` if the log does not reach back
-    so far. Needs the right to read everything."""
+    so far. Needs what ``backup.begin`` does."""
 
     group: str
     after: U63
