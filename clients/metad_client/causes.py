@@ -73,6 +73,7 @@ CAUSES: Final = (
     Cause(e.UnknownOutcomeError, "the leader was lost while the write was under way", _WAIT),
     Cause(e.LogCutError, "the replica's log begins too late", _WAIT),
     Cause(e.NotReplicaError, "the node has no replica of the group", _WAIT),
+    Cause(e.NotFreshError, "the replica cannot prove that it is as new as the read wants", _WAIT),
     Cause(e.PositionAheadError, "the replica is behind the position", _WAIT),
     Cause(e.IndexBuildingError, "the index is being built", _WAIT),
     Cause(e.UnknownTableError, "the node has not heard of the table yet", _WAIT),

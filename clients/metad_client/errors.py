@@ -31,6 +31,7 @@ from metad_wire.errors import (
     NoPlaceError as NoPlaceError,
     NoRoomError as NoRoomError,
     NotFoundError as NotFoundError,
+    NotFreshError as NotFreshError,
     NotLeaderError as NotLeaderError,
     NotOwnerError as NotOwnerError,
     NoReplicaError as NoReplicaError,

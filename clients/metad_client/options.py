@@ -68,7 +68,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     lost_after_s: float = 30.0
     """A client that no node has taken requests of for this long is LOST. Until then it is SUSPENDED."""
     region: str = ""
-    """Where the client is. Watches prefer nodes of this region; empty: any."""
+    """Where the client is. Watches, and reads with ``freshness_ms``, prefer nodes of this region; empty: any."""
     client_name: str = ""
     """Shown in the server's logs."""
 

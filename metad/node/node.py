@@ -73,6 +73,7 @@ from .replicas.handover import Handover
 from .replicas.machines import Machines
 from .requests.admission import Gate, InFlightBudget
 from .requests.audit import AuditQueue
+from .requests.near import NearReads
 from .requests.permissions import Permissions
 from .requests.quotas import Quotas
 from .requests.reads import Reads
@@ -164,13 +165,8 @@ class Node:
             config, stores.state, stores.log.engine, groups, snapshots, watches, agenda, environment, health
         )
         self._statuses.listen(self.checkpoints.look)
-        self.disk_room = DiskRoom(
-            stores.directory,
-            (stores.state, stores.log.engine),
-            config.storage,
-            environment,
-            self.checkpoints,
-        )
+        disk = stores.directory, (stores.state, stores.log.engine), config.storage
+        self.disk_room = DiskRoom(*disk, environment, self.checkpoints)
         self._statuses.listen(self.disk_room.look)
         self.backups = Backups(stores, groups, outbound, environment, health, has_room=self._has_room)
         self._scheduler = Scheduler(
@@ -185,8 +181,12 @@ class Node:
             lambda: environment.call_soon(self.controller.ask_for_returns),
         )
         self._budget = InFlightBudget(config.limits.in_flight_bytes_max, share)
+        near = self.near = NearReads(
+            groups, outbound.call, environment, drift=replicas.timing.drift, enforced=permissions.enforced
+        )
         self._reads = Reads(
-            self._budget, environment, health, precedence, slices, frame_bytes_max=config.limits.frame_bytes_max
+            *(self._budget, environment, health, precedence, slices, near),
+            frame_bytes_max=config.limits.frame_bytes_max,
         )
         admission = Admission(items_max=0, wait_max_s=config.limits.queue_ms / 1000)
         gate = self.gate = Gate(admission, groups, environment, share)

@@ -837,6 +837,23 @@ class Wan(Options, frozen=True, kw_only=True):
         return self.loss[0] if len(self.loss) == 1 else 0.0
 
 
+class Near(Options, frozen=True, kw_only=True):
+    ABOUT = "reads that the nearest replica answers, far from the leader: their times, and how old they are"
+    RUNS = "wan.near"
+
+    rtt_ms: Annotated[float, "round-trip time between the places of the nodes"] = 100.0
+    freshness_ms: Annotated[int, "how old the state may be that answers a read"] = 5_000
+    seconds: Annotated[float, "for how long the times of reads are measured"] = 20.0
+    trouble: Annotated[bool, "do not cut off and stop nodes afterwards", None, "--no-trouble"] = True
+    seed: Annotated[int, "seed of the path"] = 1
+
+    def checked(self) -> Near:
+        """Raises UsageError."""
+        self._at_least_1("freshness_ms")
+        self._over_0("rtt_ms", "seconds")
+        return self
+
+
 class Attack(Options, frozen=True, kw_only=True):
     ABOUT = "floods, garbage, abuse and wrong certificates, while a good client is measured"
     RUNS = "attack.command"
@@ -860,7 +877,7 @@ class Quic(Options, frozen=True, kw_only=True):
 _ALL = (
     *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Upgrade, Overload),
     *(Outage, Topics, Assignment, Retained, Auth, Lamps, Backup, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan),
-    *(Attack, Quic),
+    *(Near, Attack, Quic),
 )
 COMMANDS: Final[dict[str, type[Command]]] = {
     re.sub("(?<=[a-z])(?=[A-Z])", "-", one.__name__).lower(): one for one in _ALL

@@ -45,6 +45,20 @@ def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(bool(network.missing()), reason=network.missing())
+def test_reads_near_are_far_from_the_leader_and_no_older_than_they_say(tmp_path: Path) -> None:
+    """How fast they are at p99 is for a machine that does nothing else to say."""
+    report = tmp_path / "near.json"
+    done = metad_perf("near", "--rtt-ms", "60", "--seconds", "2", "--no-trouble", "--json", report)
+    assert "Traceback" not in done.stderr
+    made = json.loads(report.read_text())
+    assert made["staler_than_said"] == made["unanswered"] == 0, made["examples"]
+    assert made["near_ms_p50"] < 20 < 60 < made["leader_ms_p50"], "the near ones do not cross the path"
+    assert made["reads"] > 100
+    assert made["refused"] >= 1, "the first read finds no proof"
+    assert made["near_ms_p50"] <= made["near_ms_p99"]
+
+
+@pytest.mark.skipif(bool(network.missing()), reason=network.missing())
 def test_three_regions_commit_survive_a_cut_and_lose_nothing(tmp_path: Path) -> None:
     """How close commits are to their quorum's round trip is for a machine that does nothing else to say."""
     report = tmp_path / "regions.json"

@@ -27,7 +27,7 @@ from metad_client import (
 )
 from metad_wire.families.mqtt import TOPIC_SETTINGS, TopicSettings
 from metad_wire.method import For, Method
-from metad_wire.methods import METHODS
+from metad_wire.methods import METHODS, METHODS_BY_NAME, NEAR
 from metad_wire.table import Table
 from metad_wire.tables.access import Given, Grant
 from sim.nodes.cluster import DATA
@@ -211,3 +211,39 @@ def test_what_was_acknowledged_is_read_although_the_only_node_in_reach_lags(path
         scene.network.heal()
         assert scene.run_until(task.done, 30.0), "there is no answer"
         assert task.result(), "it lacks what was acknowledged"
+
+
+def near(client: Client, freshness_ms: int) -> None:
+    """Have all reads of a client ask for so much freshness that any replica may answer."""
+    dispatcher = client._dispatcher
+    submit = dispatcher.submit
+
+    def submitted(method: Method[Any, Any], *how: Any, **more: Any) -> Any:
+        return submit(method, *how, **more | {"freshness_ms": freshness_ms if method.code in NEAR else 0})
+
+    dispatcher.submit = submitted  # type: ignore[method-assign]
+
+
+def test_each_read_that_may_be_near_is_answered_by_a_follower_alone() -> None:
+    """And with all that was acknowledged before the time that it names."""
+    paths = {
+        path: read for path, read in PATHS.items() if path in METHODS_BY_NAME and METHODS_BY_NAME[path].code in NEAR
+    }
+    assert len(paths) > 20
+    with Scene() as scene:
+        for group in (METADATA, DATA, OFFSET):
+            scene.transfer("n3", group)
+        scene.ask(scene.one, written, 20.0)
+        reader = scene.client()
+        near(scene.ask(reader, itself), 60_000)
+        scene.network.partition([reader.name], ["n2", "n3"])
+        scene.run(2.0)
+        for name, path in paths.items():
+            assert scene.ask(reader, path), name
+        asked = scene.nodes["n1"].node
+        assert asked is not None
+        assert asked.near.served >= len(paths)
+
+
+async def itself(client: Client) -> Client:
+    return client

@@ -204,6 +204,10 @@ class QuotaError(_Coded, code=121, name="quota", retryable=True):
     """A tenant or a principal asks for more a second than it may; nothing was done."""
 
 
+class NotFreshError(_Coded, code=122, name="not_fresh", retryable=True):
+    """The replica cannot prove that it is as new as the read wants; nothing was done. The leader answers."""
+
+
 class IndexBuildingError(_Coded, code=120, name="index_building", retryable=True):
     """The index is being built: there is no list yet."""
 

@@ -186,6 +186,8 @@ class Request(Message, Generic[T], frozen=True):
     """Feature bits that the request must not be executed without: see Features."""
     life: Owner | None = None
     """The life of a broker in whose name a write is made: see *broker*."""
+    freshness_ms: U32 = 0
+    """How old the state may be that answers a read: see *Reading near*; 0: the leader answers."""
 
 
 class Traced(Request[T], Generic[T], frozen=True):

@@ -202,8 +202,9 @@ class Method(Generic[Body, Reply]):
                 reasons[position] = fault_of_encoded(item, self.item, wrong)
         refused = Refused(len(fields["items"]), reasons)
         body = self.body(**{**fields, "items": items})
-        head = request.deadline_ms, request.identity
-        return m.Traced(*head, body, request.group, request.requires, request.life, request.trace), refused
+        head = request.deadline_ms, request.identity, body, request.group
+        rest = request.requires, request.life, request.freshness_ms, request.trace
+        return m.Traced(*head, *rest), refused
 
     def _invalid(self, error: Exception) -> InvalidRequestError:
         return InvalidRequestError(f"{self.name}: {reason(error, self._request_type).removeprefix('body.')}")
@@ -232,9 +233,10 @@ class Method(Generic[Body, Reply]):
         group: str = "",
         requires: int = 0,
         life: m.Owner | None = None,
+        freshness_ms: int = 0,
     ) -> bytes:
         """The payload of a REQUEST frame."""
-        return encode(m.Request(deadline_ms, identity, body, group, requires, life))
+        return encode(m.Request(deadline_ms, identity, body, group, requires, life, freshness_ms))
 
 
 def _item_of(body: type[m.Message]) -> Any:

@@ -97,6 +97,15 @@ READS = frozenset(
 watch is none of them: a copy of its request would make a node work for nobody. Nor is a keep-alive: a copy would keep
 a lease alive whose holder is gone; nor a wait for a turn: a copy would take it from those who use theirs."""
 
+NEAR = frozenset(
+    method.code
+    for method in METHODS.values()
+    if method.code in READS
+    and method.by is By.GROUP
+    and method.code not in {lease.LEASE_GET.code, lease.LEASE_LIST.code}  # only the leader knows what time is left
+)
+"""Methods that a replica may answer that does not lead, if it can prove that it is as new as the request wants."""
+
 AHEAD = frozenset(
     method.code for method in (broker.BROKER_HEARTBEAT, lease.LEASE_KEEP_ALIVE, consumer.CONSUMER_HEARTBEAT)
 )

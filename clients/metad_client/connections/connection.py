@@ -104,10 +104,10 @@ class Connection:
     def calls(self) -> list[Call]:
         return list(self._calls.values())
 
-    def path_lately(self) -> PathSample | None:
+    def path_lately(self, *, glance: bool = False) -> PathSample | None:
         sample = path_of(self._stream) if self._stream is not None else None
-        if sample is None:
-            return None
+        if sample is None or glance:
+            return sample
         sent, lost = sample.sent - self._path_sent, sample.lost - self._path_lost
         self._path_sent, self._path_lost = sample.sent, sample.lost
         return PathSample(rtt_s=sample.rtt_s, sent=max(sent, 0), lost=max(lost, 0))

@@ -102,9 +102,9 @@ class MultiStreamConnection:
     def calls(self) -> list[Call]:
         return sorted((call for stream in self._streams for call in stream.calls()), key=lambda call: call.sent)
 
-    def path_lately(self) -> PathSample | None:
+    def path_lately(self, *, glance: bool = False) -> PathSample | None:
         """A sample of the path that all streams share."""
-        return self._joined[0].path_lately()
+        return self._joined[0].path_lately(glance=glance)
 
     def can_send(self, payload_bytes: int, *, ahead: bool = False) -> bool:
         return not self._retired and any(stream.can_send(payload_bytes, ahead=ahead) for stream in self._streams)

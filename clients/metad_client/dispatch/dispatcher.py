@@ -57,7 +57,7 @@ from .leaders import Leaders
 from .node_connection import NodeConnection
 from .nodes import NodeQueue, Nodes
 from .reports import Reports, log
-from .router import ANY, SUSPECT_S, Router, Routes, Sender, Suspects
+from .router import ANY, SUSPECT_S, Nearest, Router, Routes, Sender, Suspects
 from .states import States
 
 _FORKED = (
@@ -171,7 +171,10 @@ class Dispatcher:
         self._leaders = Leaders()
         self._suspects = Suspects(loop, self.nodes, self.seek)
         self.sender = Sender(loop, rng, self._suspects)
-        self._router = Router(self.nodes, self._leaders, self.routes, self.sender, self.backlog, rng, self.seek)
+        self._nearest = Nearest(loop, options.region, self.nodes, self._leaders, self.routes, self._suspects, rng)
+        self._router = Router(
+            self.nodes, self._leaders, self.routes, self.sender, self.backlog, rng, self.seek, self._nearest
+        )
         self._deadlines = Deadlines(loop, self._calls, self._expire)
         self.states = States(loop, options.lost_after_s, self._led, self._ask_who_leads, self.reports.state_changed)
         self.followers: dict[Follower, None] = {}
@@ -216,25 +219,26 @@ class Dispatcher:
         identity: GivenIdentity | None = None,
         items: int = 0,
         begun: float | None = None,
+        freshness_ms: int = 0,
     ) -> Call:
         """Send or queue a request for one group, or for one node; its ``future`` ends with the reply or a MetadError.
         ``once``: end it rather than send it again if it may have been done. ``version`` is the version of the map that
         named the group, if that is not the current one. ``identity``: of a write, if the program has named it.
         ``items``: how many it has, and ``begun``: since when its caller waits, if not since now; both are counted.
+        ``freshness_ms``: of a read that the nearest replica may answer which can prove that it is no older.
 
         What goes ahead (:data:`metad_wire.methods.AHEAD`) waits for nothing else that waits, and some of the window is
         kept free for it. For a heartbeat there is always room: a client has one life, whose heartbeats come one after
         the other.
 
-        Raises :class:`OverloadedError` if too many calls wait already, :class:`ClosedError` on a client that is not
-        open.
+        Raises OverloadedError if too many calls wait already, ClosedError on a client that is not open.
         """
         if self._refusal:
             self.check()
         if version is None:
             version = self.routes.version
         now = self._loop.time()
-        call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once, items)
+        call = Call(method, body, deadline, self._loop.create_future(), group, node, version, once, items, freshness_ms)
         call.meter, call.begun = self.meters[method.name], now if begun is None else begun
         ahead = method.code in AHEAD
         try:
@@ -243,7 +247,7 @@ class Dispatcher:
                 call.in_name_of(self._life.owner, self._life.requires)
             if identity is not None:
                 call.identities, call.seq, call.first_sent = identity, identity.take(), now
-            queue = self._router.leading(group) if not node else self.nodes.queues.get(node)
+            queue = self._router.queue_of(call)
             connection = None
             if queue is not None and (ahead or not queue.waiting):
                 connection = queue.open_for(len(body), ahead=ahead)
@@ -438,6 +442,9 @@ class Dispatcher:
         elif isinstance(error, TooEarlyError) and not call.was_early:
             call.was_early = True
             self._router.to_front(call, queue)  # the handshake is over by now
+        elif call.is_near and error.retryable and (leader := self._nearest.refused(call, queue)) is not None:
+            self.reports.redirected(call, queue.node, leader.node)
+            self._router.to_front(call, leader)
         elif call.spends(error):
             self._router.to_front(call, queue)
         elif not self._redirect(call, error, queue) and not self._moved(call):

@@ -37,8 +37,9 @@ class NodeConnection(Protocol):
     def calls(self) -> list[Call]:
         """The calls in flight, the one that was sent first in front."""
 
-    def path_lately(self) -> PathSample | None:
-        """The transport's measurement of the path, with the packets since the last call; None if there is none."""
+    def path_lately(self, *, glance: bool = False) -> PathSample | None:
+        """The transport's measurement of the path, with the packets since the last call; None if there is none. A
+        ``glance`` is no such call: it is at the round trip only."""
 
     def can_send(self, payload_bytes: int, *, ahead: bool = False) -> bool:
         """Whether a request of this size fits the window now. ``ahead``: it waits for nothing else that is sent."""

@@ -14,6 +14,11 @@ not keep others from forgetting answered writes, and two series never collide.
 
 Suspects are connections that have left requests unanswered for long: their nodes may have stopped, or lead no longer.
 
+A read that the leader need not answer goes to the nearest replica that is connected: nodes of the client's own region
+go before all others, and of several the one with the shortest round trip, to a millisecond, so reads spread over those
+that are as near. A node that could not prove that it is as new as a read wants, or had no room, is left out for a
+moment, and the read goes to the leader.
+
 A request whose caller waits no longer counts until its connection answers another one. Otherwise callers that are less
 patient than this, as a heartbeat of a short lease is, would ask a node that stands still for ever.
 """
@@ -25,7 +30,8 @@ import functools
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 from metad_wire.cluster import METADATA, ClusterMap, GroupId, GroupRecord, MapReply, slot_bits, unpack_slots
 from metad_wire.faults import UNFIT
@@ -206,6 +212,11 @@ class Routes:
         record = self.record(group)
         return [] if record is None else record.replicas
 
+    def followers(self, group: str) -> list[str]:
+        """The nodes that follow the log of a group, with a vote or without, its leader among them, as far as known."""
+        record = self.record(group)
+        return [] if record is None else [*record.replicas, *record.learners]
+
     @property
     def regions(self) -> dict[str, str]:
         """Node id -> the region that it is in."""
@@ -275,6 +286,72 @@ class Routes:
         return self._kinds.values() if method.kind == ANY_KIND else [] if kind is None else [kind]
 
 
+CHOSEN_S: Final = 1.0
+"""For so long reads of a group go to the same replica: to measure a round trip is a system call."""
+AVOID_S: Final = 0.25
+"""A replica that has refused is asked again after this time: it has asked its leader by then, over a long path, too."""
+
+
+@dataclass(eq=False, slots=True)
+class Nearest:
+    """The nearest replicas of groups, of which there are as many as the cluster has."""
+
+    loop: asyncio.AbstractEventLoop
+    region: str
+    nodes: Nodes
+    leaders: Leaders
+    routes: Routes
+    suspects: Suspects
+    rng: random.Random
+    _chosen: dict[str, tuple[NodeQueue | None, float]] = field(default_factory=dict)  # by group: until when
+    _avoided: dict[tuple[str, str], float] = field(default_factory=dict)  # by group and node: until when
+
+    def replica(self, group: str) -> NodeQueue | None:
+        """The node to ask, be it the leader. None if no replica is connected, or none is known."""
+        now, suspects = self.loop.time(), self.suspects.connections
+        chosen, until = self._chosen.get(group, (None, 0.0))
+        if now >= until or chosen is None or chosen.connection is None or chosen.connection in suspects:
+            chosen = self._choose(group, now)
+            self._chosen[group] = chosen, now + CHOSEN_S
+        return chosen
+
+    def leading(self, group: str | None) -> NodeQueue | None:
+        """The queue of the group's leader, if one is known and connected."""
+        queue = self.nodes.queues.get(self.leaders.by_group.get(group or "", ""))
+        return queue if queue is not None and queue.connection is not None else None
+
+    def refused(self, call: Call, queue: NodeQueue) -> NodeQueue | None:
+        """A node has refused a read. Returns the leader, which is asked now; None if it is out of reach: then a replica
+        may know more a moment later."""
+        now, group = self.loop.time(), call.group or ""
+        self._avoided = {who: until for who, until in self._avoided.items() if until > now}
+        self._avoided[group, queue.node] = now + AVOID_S
+        self._chosen.pop(group, None)
+        leader = self.leading(group)
+        if leader is None or leader is queue:
+            return None
+        call.go_far()
+        return leader
+
+    def _choose(self, group: str, now: float) -> NodeQueue | None:
+        regions, best, chosen = self.routes.regions, (True, True, inf, inf), None
+        for node in self.routes.followers(group):
+            queue = self.nodes.queues.get(node)
+            connection = None if queue is None else queue.connection
+            if connection is None or connection in self.suspects.connections:
+                continue
+            path = connection.path_lately(glance=True)
+            rank = (
+                self._avoided.get((group, node), 0.0) > now,
+                bool(self.region) and regions.get(node) != self.region,
+                0.0 if path is None else round(1000 * path.rtt_s),
+                self.rng.random(),
+            )
+            if rank < best:
+                best, chosen = rank, queue
+        return chosen
+
+
 @dataclass(eq=False, slots=True)
 class Router:
     """Each node has its own queue, so a slow or lost node delays no other node's calls. ``seek`` is called when an
@@ -287,6 +364,7 @@ class Router:
     backlog: Backlog
     rng: random.Random
     seek: Callable[[], None]
+    nearest: Nearest
     parked: dict[str | None, CallQueue] = field(default_factory=dict)  # by group
 
     def leading(self, group: str | None) -> NodeQueue | None:
@@ -294,14 +372,22 @@ class Router:
         if not group:
             anyone = self.nodes.any_up() if group is not None else None
             return self.nodes.connections[anyone] if anyone is not None else None
-        queue = self.nodes.queues.get(self.leaders.by_group.get(group, ""))
-        return queue if queue is not None and queue.connection is not None else None
+        return self.nearest.leading(group)
+
+    def queue_of(self, call: Call) -> NodeQueue | None:
+        """The queue where a call belongs, if one is known and connected."""
+        if call.node:
+            return self.nodes.queues.get(call.node)
+        leader = self.leading(call.group)
+        if call.freshness_ms and call.group and (leader is None or not call.is_far):
+            return self.nearest.replica(call.group) or leader
+        return leader
 
     def route(self, calls: Iterable[Call], *, first: bool = False) -> None:
         """Queue calls where they belong, ``first`` in front of the others, and send as many as possible."""
         queues: dict[NodeQueue, None] = {}
         for call in calls:
-            queue = self.nodes.queues.get(call.node) if call.node else self.leading(call.group)
+            queue = self.queue_of(call)
             if (refusal := self.refusal(call)) is not None:
                 call.fail(refusal)
             elif queue is not None:

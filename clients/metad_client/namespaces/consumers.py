@@ -35,7 +35,9 @@ class Consumers(_ConsumerDeclared):
     A ``*_many`` method reports errors per item in its result, and raises a MetadError only if the whole call failed. An
     item that is wrong by itself (a name is too long, a time out of bounds) is an InvalidItemError. The other methods
     raise the error of their item; those called at the same time share a request. ``deadline_s`` counts from now, and
-    None means the client's default. A program that is a member uses :meth:`metad_client.Client.consume`.
+    None means the client's default. With ``freshness_ms`` the nearest replica answers a read that can prove that it has
+    all that was acknowledged so long before, or else the leader. A program that is a member uses
+    :meth:`metad_client.Client.consume`.
     """
 
     async def join_many(self, items: Sequence[JoinItem], *, deadline_s: float | None = None) -> JoinResult:
@@ -58,10 +60,11 @@ class Consumers(_ConsumerDeclared):
         groups: Sequence[ConsumerGroup],
         *,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> Described:
         """Read what consumer groups do, by position; None for one that never had a member."""
-        return await _DESCRIBE.read(self._requests, groups, deadline_s, min_revisions)
+        return await _DESCRIBE.read(self._requests, groups, deadline_s, min_revisions, freshness_ms)
 
     async def join(
         self,
@@ -112,10 +115,13 @@ class Consumers(_ConsumerDeclared):
         group: str,
         *,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> ConsumerGroupInfo | None:
         """What one consumer group does; None if it never had a member."""
-        return await _DESCRIBE.one_read(self._requests, ConsumerGroup(tenant, group), deadline_s, min_revisions)
+        return await _DESCRIBE.one_read(
+            self._requests, ConsumerGroup(tenant, group), deadline_s, min_revisions, freshness_ms
+        )
 
 
 def protocols_of(protocols: Sequence[str]) -> list[str]:

@@ -81,11 +81,16 @@ from . import Facade
 
 class _AssignmentDeclared(Facade):
     async def explain_many(
-        self, keys: Sequence[PartitionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[PartitionKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[Explanation | None]:
         """What is decided about each partition, and why. None if there is none, or if it could not be read:
         ``raise_for_error`` says why."""
-        return await _ASSIGNMENT_EXPLAIN.read(self._requests, keys, deadline_s, min_revisions)
+        return await _ASSIGNMENT_EXPLAIN.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def explain(
         self,
@@ -95,11 +100,12 @@ class _AssignmentDeclared(Facade):
         partition: int,
         *,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> Explanation | None:
         """Read one, as :meth:`explain_many` does; None if there is none."""
         return await _ASSIGNMENT_EXPLAIN.one_read(
-            self._requests, PartitionKey(tenant, resource, kind, partition), deadline_s, min_revisions
+            self._requests, PartitionKey(tenant, resource, kind, partition), deadline_s, min_revisions, freshness_ms
         )
 
     async def create_many(self, resources: Sequence[ResourceCreate], *, deadline_s: float | None = None) -> WriteResult:
@@ -248,10 +254,15 @@ class _AssignmentDeclared(Facade):
 
 class _ConsumerDeclared(Facade):
     async def get_many(
-        self, keys: Sequence[MemberKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[MemberKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[Member | None]:
         """Each member as it is. None if there is none, or if it could not be read: ``raise_for_error`` says why."""
-        return await _CONSUMER_GET.read(self._requests, keys, deadline_s, min_revisions)
+        return await _CONSUMER_GET.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def get(
         self,
@@ -260,10 +271,13 @@ class _ConsumerDeclared(Facade):
         member: str,
         *,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> Member | None:
         """Read one, as :meth:`get_many` does; None if there is none."""
-        return await _CONSUMER_GET.one_read(self._requests, MemberKey(tenant, group, member), deadline_s, min_revisions)
+        return await _CONSUMER_GET.one_read(
+            self._requests, MemberKey(tenant, group, member), deadline_s, min_revisions, freshness_ms
+        )
 
     async def leave_many(self, members: Sequence[MemberKey], *, deadline_s: float | None = None) -> WriteResult:
         """Let members go, or send them away. Item errors: NotFoundError."""
@@ -280,12 +294,13 @@ class _ConsumerDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Member]:
         """The members of one group, in order of their ids. It is read a page at a time; the deadline is that of each
         page."""
         return _CONSUMER_MEMBERS.of_group(
-            self._requests, page_size, deadline_s, min_revisions, tenant=tenant, group=group
+            self._requests, page_size, deadline_s, min_revisions, freshness_ms, tenant=tenant, group=group
         )
 
 
@@ -320,31 +335,55 @@ class _FeatureDeclared(Facade):
 
 class _InflightDeclared(Facade):
     async def get_many(
-        self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[SessionKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[list[InflightState] | None]:
         """All that is in flight for each client, in order of the name. None if it could not be read:
         ``raise_for_error`` says why."""
-        return await _INFLIGHT_GET.read(self._requests, keys, deadline_s, min_revisions)
+        return await _INFLIGHT_GET.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def get(
-        self, tenant: str, client_id: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        tenant: str,
+        client_id: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> list[InflightState]:
         """Read one, as :meth:`get_many` does."""
-        return await _INFLIGHT_GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
+        return await _INFLIGHT_GET.one_read(
+            self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions, freshness_ms
+        )
 
 
 class _KvDeclared(Facade):
     async def get_many(
-        self, keys: Sequence[KvKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[KvKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[Kv | None]:
         """Each key as it is. None if there is none, or if it could not be read: ``raise_for_error`` says why."""
-        return await _KV_GET.read(self._requests, keys, deadline_s, min_revisions)
+        return await _KV_GET.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def get(
-        self, namespace: str, key: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        namespace: str,
+        key: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> Kv | None:
         """Read one, as :meth:`get_many` does; None if there is none."""
-        return await _KV_GET.one_read(self._requests, KvKey(namespace, key), deadline_s, min_revisions)
+        return await _KV_GET.one_read(self._requests, KvKey(namespace, key), deadline_s, min_revisions, freshness_ms)
 
     def scan(
         self,
@@ -353,12 +392,13 @@ class _KvDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Kv]:
         """Keys of a namespace that start with ``prefix``, in order. It is read a page at a time; the deadline is that
         of each page."""
         return _KV_SCAN.of_group(
-            self._requests, page_size, deadline_s, min_revisions, namespace=namespace, prefix=prefix
+            self._requests, page_size, deadline_s, min_revisions, freshness_ms, namespace=namespace, prefix=prefix
         )
 
 
@@ -425,21 +465,27 @@ class _LeaseDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[str]:
         """The keys attached to a lease, in order. It is read a page at a time; the deadline is that of each page."""
         return _LEASE_KEYS.of_group(
-            self._requests, page_size, deadline_s, min_revisions, namespace=namespace, lease=lease
+            self._requests, page_size, deadline_s, min_revisions, freshness_ms, namespace=namespace, lease=lease
         )
 
 
 class _OffsetDeclared(Facade):
     async def fetch_many(
-        self, keys: Sequence[OffsetKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[OffsetKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[Offset | None]:
         """The offset that was committed last for each key. None if there is none, or if it could not be read:
         ``raise_for_error`` says why."""
-        return await _OFFSET_FETCH.read(self._requests, keys, deadline_s, min_revisions)
+        return await _OFFSET_FETCH.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def fetch(
         self,
@@ -449,11 +495,12 @@ class _OffsetDeclared(Facade):
         partition: int,
         *,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> Offset | None:
         """Read one, as :meth:`fetch_many` does; None if there is none."""
         return await _OFFSET_FETCH.one_read(
-            self._requests, OffsetKey(tenant, group, topic, partition), deadline_s, min_revisions
+            self._requests, OffsetKey(tenant, group, topic, partition), deadline_s, min_revisions, freshness_ms
         )
 
     async def delete_many(self, keys: Sequence[OffsetKey], *, deadline_s: float | None = None) -> WriteResult:
@@ -474,12 +521,20 @@ class _OffsetDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Offset]:
         """The offsets of a consumer group, in order of (topic, partition). It is read a page at a time; the deadline is
         that of each page."""
         return _OFFSET_LIST.of_group(
-            self._requests, page_size, deadline_s, min_revisions, tenant=tenant, group=group, topic_prefix=topic_prefix
+            self._requests,
+            page_size,
+            deadline_s,
+            min_revisions,
+            freshness_ms,
+            tenant=tenant,
+            group=group,
+            topic_prefix=topic_prefix,
         )
 
     def groups(
@@ -489,13 +544,14 @@ class _OffsetDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[KnownGroup]:
         """The consumer groups of a tenant that have offsets or a generation, in order of their names. It is read a page
         at a time; the deadline is that of each page. All groups are asked, and what stays comes once, wherever its slot
         moves."""
         return _OFFSET_GROUPS.of_all_groups(
-            self._requests, page_size, deadline_s, min_revisions, tenant=tenant, prefix=prefix
+            self._requests, page_size, deadline_s, min_revisions, freshness_ms, tenant=tenant, prefix=prefix
         )
 
 
@@ -600,17 +656,30 @@ class _QuotaDeclared(Facade):
 
 class _RetainedDeclared(Facade):
     async def get_many(
-        self, keys: Sequence[RetainedKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[RetainedKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[Retained | None]:
         """The message that each topic retains and that has not expired. None if there is none, or if it could not be
         read: ``raise_for_error`` says why."""
-        return await _RETAINED_GET.read(self._requests, keys, deadline_s, min_revisions)
+        return await _RETAINED_GET.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def get(
-        self, tenant: str, topic: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        tenant: str,
+        topic: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> Retained | None:
         """Read one, as :meth:`get_many` does; None if there is none."""
-        return await _RETAINED_GET.one_read(self._requests, RetainedKey(tenant, topic), deadline_s, min_revisions)
+        return await _RETAINED_GET.one_read(
+            self._requests, RetainedKey(tenant, topic), deadline_s, min_revisions, freshness_ms
+        )
 
     def match(
         self,
@@ -619,6 +688,7 @@ class _RetainedDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Retained]:
         """The messages of a tenant whose topics match a filter of MQTT, in order of the topic. Raises
@@ -626,7 +696,7 @@ class _RetainedDeclared(Facade):
         messages. It is read a page at a time; the deadline is that of each page. All groups are asked, and what stays
         comes once, wherever its slot moves."""
         return _RETAINED_MATCH.of_all_groups(
-            self._requests, page_size, deadline_s, min_revisions, tenant=tenant, filter=filter
+            self._requests, page_size, deadline_s, min_revisions, freshness_ms, tenant=tenant, filter=filter
         )
 
 
@@ -647,16 +717,29 @@ class _RoleDeclared(Facade):
 
 class _SequenceDeclared(Facade):
     async def get_many(
-        self, keys: Sequence[SequenceKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[SequenceKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[SequenceRecord | None]:
         """Each sequence as it is. None if there is none, or if it could not be read: ``raise_for_error`` says why."""
-        return await _SEQUENCE_GET.read(self._requests, keys, deadline_s, min_revisions)
+        return await _SEQUENCE_GET.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def get(
-        self, namespace: str, sequence: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        namespace: str,
+        sequence: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> SequenceRecord | None:
         """Read one, as :meth:`get_many` does; None if there is none."""
-        return await _SEQUENCE_GET.one_read(self._requests, SequenceKey(namespace, sequence), deadline_s, min_revisions)
+        return await _SEQUENCE_GET.one_read(
+            self._requests, SequenceKey(namespace, sequence), deadline_s, min_revisions, freshness_ms
+        )
 
     async def delete_many(self, keys: Sequence[SequenceKey], *, deadline_s: float | None = None) -> WriteResult:
         """Delete sequences: they begin at 0 again. Item errors: NotFoundError."""
@@ -673,28 +756,42 @@ class _SequenceDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[SequenceRecord]:
         """Sequences of a namespace whose names start with ``prefix``, in order. It is read a page at a time; the
         deadline is that of each page."""
         return _SEQUENCE_LIST.of_group(
-            self._requests, page_size, deadline_s, min_revisions, namespace=namespace, prefix=prefix
+            self._requests, page_size, deadline_s, min_revisions, freshness_ms, namespace=namespace, prefix=prefix
         )
 
 
 class _SessionDeclared(Facade):
     async def get_many(
-        self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[SessionKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[Session | None]:
         """The session of each client. None if there is none, or if it could not be read: ``raise_for_error`` says
         why."""
-        return await _SESSION_GET.read(self._requests, keys, deadline_s, min_revisions)
+        return await _SESSION_GET.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def get(
-        self, tenant: str, client_id: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        tenant: str,
+        client_id: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> Session | None:
         """Read one, as :meth:`get_many` does; None if there is none."""
-        return await _SESSION_GET.one_read(self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions)
+        return await _SESSION_GET.one_read(
+            self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions, freshness_ms
+        )
 
     def list(
         self,
@@ -704,6 +801,7 @@ class _SessionDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Session]:
         """Sessions in order of (tenant, client id). ``tenant`` and ``broker`` match exactly, None matches any;
@@ -714,6 +812,7 @@ class _SessionDeclared(Facade):
             page_size,
             deadline_s,
             min_revisions,
+            freshness_ms,
             tenant=tenant,
             client_id_prefix=client_id_prefix,
             broker=broker,
@@ -722,17 +821,28 @@ class _SessionDeclared(Facade):
 
 class _SubscriptionDeclared(Facade):
     async def get_many(
-        self, keys: Sequence[SessionKey], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        keys: Sequence[SessionKey],
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> ReadResult[list[Subscribed] | None]:
         """All topic filters of each client, in order. None if it could not be read: ``raise_for_error`` says why."""
-        return await _SUBSCRIPTION_GET.read(self._requests, keys, deadline_s, min_revisions)
+        return await _SUBSCRIPTION_GET.read(self._requests, keys, deadline_s, min_revisions, freshness_ms)
 
     async def get(
-        self, tenant: str, client_id: str, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        tenant: str,
+        client_id: str,
+        *,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> list[Subscribed]:
         """Read one, as :meth:`get_many` does."""
         return await _SUBSCRIPTION_GET.one_read(
-            self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions
+            self._requests, SessionKey(tenant, client_id), deadline_s, min_revisions, freshness_ms
         )
 
     def list(
@@ -742,13 +852,20 @@ class _SubscriptionDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Subscription]:
         """Subscriptions in order of (tenant, client id, filter). ``tenant`` matches exactly, None matches any;
         ``client_id_prefix`` needs a tenant. It is read a page at a time; the deadline is that of each page. All groups
         are asked, and what stays comes once, wherever its slot moves."""
         return _SUBSCRIPTION_LIST.of_all_groups(
-            self._requests, page_size, deadline_s, min_revisions, tenant=tenant, client_id_prefix=client_id_prefix
+            self._requests,
+            page_size,
+            deadline_s,
+            min_revisions,
+            freshness_ms,
+            tenant=tenant,
+            client_id_prefix=client_id_prefix,
         )
 
 
@@ -760,13 +877,20 @@ class _WillDeclared(Facade):
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[DueWill]:
         """The wills that are due, in order of (tenant, client id, id). ``tenant`` matches exactly, None matches any;
         ``client_id_prefix`` needs a tenant. It is read a page at a time; the deadline is that of each page. All groups
         are asked, and what stays comes once, wherever its slot moves."""
         return _WILL_LIST.of_all_groups(
-            self._requests, page_size, deadline_s, min_revisions, tenant=tenant, client_id_prefix=client_id_prefix
+            self._requests,
+            page_size,
+            deadline_s,
+            min_revisions,
+            freshness_ms,
+            tenant=tenant,
+            client_id_prefix=client_id_prefix,
         )
 
 

@@ -28,6 +28,8 @@ class KeyValue(_KvDeclared):
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    With ``freshness_ms`` the nearest replica answers that can prove that it has all that was acknowledged so long
+    before, or else the leader.
     A key that ``get_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 

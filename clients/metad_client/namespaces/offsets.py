@@ -28,6 +28,8 @@ class Offsets(_OffsetDeclared):
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    With ``freshness_ms`` the nearest replica answers that can prove that it has all that was acknowledged so long
+    before, or else the leader.
     A key that ``fetch_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 
@@ -52,10 +54,11 @@ class Offsets(_OffsetDeclared):
         groups: Sequence[ConsumerGroup],
         *,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> ReadResult[int]:
         """Read the highest generation that has committed in each consumer group, by position; 0 if none has."""
-        return await _GENERATIONS.read(self._requests, groups, deadline_s, min_revisions)
+        return await _GENERATIONS.read(self._requests, groups, deadline_s, min_revisions, freshness_ms)
 
     async def reset_generations_many(
         self, items: Sequence[GenerationReset], *, deadline_s: float | None = None
@@ -95,10 +98,13 @@ class Offsets(_OffsetDeclared):
         group: str,
         *,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> int:
         """Read the highest generation that has committed in a consumer group; 0 if none has."""
-        return await _GENERATIONS.one_read(self._requests, ConsumerGroup(tenant, group), deadline_s, min_revisions)
+        return await _GENERATIONS.one_read(
+            self._requests, ConsumerGroup(tenant, group), deadline_s, min_revisions, freshness_ms
+        )
 
     async def reset_generation(
         self, tenant: str, group: str, expected: int, generation: int = 0, *, deadline_s: float | None = None

@@ -27,7 +27,8 @@ class Subscriptions(_SubscriptionDeclared):
     InvalidItemError. The other methods raise the error of their item; those called at the same time share a request.
     ``deadline_s`` counts from now, and None means the client's default. A read sees every write that was answered
     before the read began. With ``min_revisions``, from the results of other writes, it also waits until its groups have
-    reached them.
+    reached them. With ``freshness_ms`` the nearest replica answers that can prove that it has all that was acknowledged
+    so long before, or else the leader.
     """
 
     async def add_many(

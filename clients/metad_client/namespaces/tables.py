@@ -75,6 +75,8 @@ class Records(Facade, Generic[Record]):
     The other methods raise the error of their item; those called at the same time share a request. ``deadline_s``
     counts from now, and None means the client's default. A read sees every write that was answered before the read
     began. With ``min_revisions``, from the results of other writes, it also waits until its groups have reached them.
+    With ``freshness_ms`` the nearest replica answers that can prove that it has all that was acknowledged so long
+    before, or else the leader.
     A key that ``get_many`` could not read has the value of an absent record: ``raise_for_error`` tells them apart.
     """
 
@@ -112,11 +114,12 @@ class Records(Facade, Generic[Record]):
         keys: Sequence[Sequence[str | int]],
         *,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> ReadResult[TableRecord[Record] | None]:
         """Read records, by position of their keys; None for a key without a record."""
         items, number = self._keys(self._plain.get, keys), self._table.number
-        return await self._get.read(self._requests, items, deadline_s, min_revisions, table=number)
+        return await self._get.read(self._requests, items, deadline_s, min_revisions, freshness_ms, table=number)
 
     async def delete_many(self, keys: Sequence[Sequence[str | int]], *, deadline_s: float | None = None) -> WriteResult:
         """Delete records. Item errors: NotFoundError."""
@@ -129,12 +132,13 @@ class Records(Facade, Generic[Record]):
         prefix: str = "",
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[TableRecord[Record]]:
         """List the records whose key begins with these fields and whose next field starts with ``prefix``, in order of
         the key, a page at a time. The deadline is that of each page. A record that stays comes once, wherever its slot
         moves."""
-        return self._pages(self._list, fields, prefix, 0, page_size, min_revisions, deadline_s)
+        return self._pages(self._list, fields, prefix, 0, page_size, min_revisions, freshness_ms, deadline_s)
 
     def list_by(
         self,
@@ -143,6 +147,7 @@ class Records(Facade, Generic[Record]):
         prefix: str = "",
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[TableRecord[Record]]:
         """List the records in the order of an index: those that have these values in its first fields, and whose next
@@ -152,7 +157,8 @@ class Records(Facade, Generic[Record]):
         there is no such index, and IndexBuildingError if it was added to the table and, when the deadline comes, is
         not built yet."""
         number = self._index(index)
-        return self._pages(self._lists[index], fields, prefix, number, page_size, min_revisions, deadline_s)
+        listing = self._lists[index]
+        return self._pages(listing, fields, prefix, number, page_size, min_revisions, freshness_ms, deadline_s)
 
     def _index(self, name: str) -> int:
         """Its number. Raises InvalidRequestError if there is none of this name."""
@@ -169,11 +175,12 @@ class Records(Facade, Generic[Record]):
         index: int,
         page_size: int,
         min_revisions: Sequence[Revision],
+        freshness_ms: int,
         deadline_s: float | None,
     ) -> AsyncIterator[TableRecord[Record]]:
         asked = {"table": self._table.number, "fields": [*fields], "prefix": prefix, "index": index}
         pages = listing.of_group if self._table.routed_by(fields, index) else listing.of_all_groups
-        return pages(self._requests, page_size, deadline_s, min_revisions, **asked)
+        return pages(self._requests, page_size, deadline_s, min_revisions, freshness_ms, **asked)
 
     async def count(
         self,
@@ -181,6 +188,7 @@ class Records(Facade, Generic[Record]):
         prefix: str = "",
         index: str = "",
         min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
         deadline_s: float | None = None,
         on_progress: Callable[[int], object] | None = None,
     ) -> int:
@@ -191,7 +199,8 @@ class Records(Facade, Generic[Record]):
         total, number = 0, self._index(index) if index != "" else 0
         one = self._table.routed_by(fields, number)
         asked = {"table": self._table.number, "fields": [*fields], "prefix": prefix, "index": number}
-        totals = self._count.totals(self._requests, deadline_s, min_revisions, one_group=one, **asked)
+        how = deadline_s, min_revisions, freshness_ms
+        totals = self._count.totals(self._requests, *how, one_group=one, **asked)
         async with aclosing(totals):
             async for total in totals:
                 if on_progress is not None:
@@ -218,7 +227,7 @@ class Records(Facade, Generic[Record]):
         deleted, page = 0, list[TableRecord[Record]]()
         number = self._index(index) if index != "" else 0
         listing = self._lists[index] if number else self._list
-        listed = self._pages(listing, fields, prefix, number, page_size, min_revisions, deadline_s)
+        listed = self._pages(listing, fields, prefix, number, page_size, min_revisions, 0, deadline_s)
 
         async def delete() -> None:
             nonlocal deleted
@@ -262,11 +271,15 @@ class Records(Facade, Generic[Record]):
         return await self._put.one(self._requests, item, deadline_s, table=number, known=self._known)
 
     async def get(
-        self, *key: str | int, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self,
+        *key: str | int,
+        min_revisions: Sequence[Revision] = (),
+        freshness_ms: int = 0,
+        deadline_s: float | None = None,
     ) -> TableRecord[Record] | None:
         """Read one record; None if there is none."""
         return await self._get.one_read(
-            self._requests, self._key(key), deadline_s, min_revisions, table=self._table.number
+            self._requests, self._key(key), deadline_s, min_revisions, freshness_ms, table=self._table.number
         )
 
     async def delete(

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -81,6 +82,13 @@ Outcomes = Callable[[list[Item], Reply], list[Outcome | MetadError]]
 """(items, reply) -> by position, what each caller is given or its error."""
 
 
+class How(NamedTuple):
+    """Says what those who share a batch agree on: how long they wait, and how old the state may be that answers."""
+
+    deadline_s: float
+    freshness_ms: int
+
+
 class Batcher(Generic[Item, Reply, Outcome]):
     """The open batch of one kind, and those in flight. ``on_idle`` is called when neither is left."""
 
@@ -94,7 +102,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         *,
         window: BatchWindow,
         in_flight_max: int,
-        deadline_s: float,
+        how: How,
         on_idle: Callable[[], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -105,7 +113,8 @@ class Batcher(Generic[Item, Reply, Outcome]):
         self._outcomes = outcomes
         self._window = window
         self._in_flight_max = in_flight_max
-        self._deadline_s = deadline_s
+        self._deadline_s = how.deadline_s
+        self._submitted = partial(dispatcher.submit, method, freshness_ms=how.freshness_ms)
         self._on_idle = on_idle
         self._items: list[Item] = []  # the open batch
         self._futures: list[asyncio.Future[Outcome]] = []
@@ -182,9 +191,7 @@ class Batcher(Generic[Item, Reply, Outcome]):
         try:
             version = min(self._version, self._dispatcher.routes.version)
             begun = deadline - self._deadline_s  # the wait for the batch to close counts
-            call = self._dispatcher.submit(
-                self._method, body, deadline, group, version=version, items=len(items), begun=begun
-            )
+            call = self._submitted(body, deadline, group, version=version, items=len(items), begun=begun)
         except MetadError as error:
             self._fail(futures, error)
             return

@@ -20,7 +20,7 @@ from ..dispatch.calls.call import Call
 from ..errors import StaleRouteError
 from ..results import newest
 from .requests import Requests
-from .wrong import argument
+from .wrong import argument, fresh
 
 Record = TypeVar("Record")
 Key: TypeAlias = "tuple[str | int, ...]"
@@ -40,6 +40,7 @@ class _Pages(Generic[Record]):
         body_of: Callable[[Page], Message],
         page: Page,
         deadline_s: float | None,
+        freshness_ms: int,
         *,
         follows: bool,
     ) -> None:
@@ -51,6 +52,7 @@ class _Pages(Generic[Record]):
         self._body_of = body_of
         self._page = page
         self._deadline_s = deadline_s
+        self._freshness_ms = freshness_ms
         self._call: Call | None = None
         self._complete = False
         self.records: Sequence[Record] = ()
@@ -58,7 +60,10 @@ class _Pages(Generic[Record]):
 
     def ask(self) -> None:
         """Ask for the next page."""
-        self._call = self._requests.begin(self._method, self._body_of(self._page), self._deadline_s, self._group)
+        body = self._body_of(self._page)
+        self._call = self._requests.begin(
+            self._method, body, self._deadline_s, self._group, freshness_ms=self._freshness_ms
+        )
 
     async def more(self) -> bool:
         """Make ``records`` the next ones; False if none are left."""
@@ -111,15 +116,19 @@ class Listing(Generic[Record]):
         page_size: int,
         deadline_s: float | None,
         min_revisions: Sequence[Revision] | None = None,
+        freshness_ms: int = 0,
         /,
         **asked: Any,
     ) -> AsyncGenerator[Record, None]:
         """What one group lists, in order. The deadline is each page's."""
         body_of = self._body_of(asked, min_revisions)
         argument("page_size", page_size, Limit)
+        freshness_ms = fresh(freshness_ms)
         group = await requests.group_of(self._method, body_of(Page()), deadline_s)
         page = Page(page_size)
-        pages: _Pages[Record] = _Pages(requests, self._method, group, body_of, page, deadline_s, follows=True)
+        pages: _Pages[Record] = _Pages(
+            requests, self._method, group, body_of, page, deadline_s, freshness_ms, follows=True
+        )
         while await pages.more():
             for record in pages.records:
                 yield record
@@ -130,6 +139,7 @@ class Listing(Generic[Record]):
         page_size: int,
         deadline_s: float | None,
         min_revisions: Sequence[Revision] | None = None,
+        freshness_ms: int = 0,
         /,
         **asked: Any,
     ) -> AsyncGenerator[Record, None]:
@@ -141,6 +151,7 @@ class Listing(Generic[Record]):
         the listing goes on behind its last record with a newer map."""
         body_of = self._body_of(asked, min_revisions)
         argument("page_size", page_size, Limit)
+        freshness_ms = fresh(freshness_ms)
         behind: dict[str, Any] = {}
         while True:
             slots = await requests.slots(self._method, deadline_s)
@@ -153,6 +164,7 @@ class Listing(Generic[Record]):
                     partial(body_of, slots=held, **behind),
                     page,
                     deadline_s,
+                    freshness_ms,
                     follows=False,
                 )
                 for group, held in slots.items()
@@ -189,13 +201,14 @@ class Counting:
         requests: Requests,
         deadline_s: float | None,
         min_revisions: Sequence[Revision],
+        freshness_ms: int = 0,
         /,
         *,
         one_group: bool,
         **asked: Any,
     ) -> AsyncGenerator[int, None]:
         """How many were counted so far, after each round of answers. The deadline is each answer's."""
-        revisions = newest(min_revisions)
+        revisions, freshness_ms = newest(min_revisions), fresh(freshness_ms)
 
         def body_of(slots: bytes = b"", cursor: bytes = b"") -> Message:
             body: Message = self._method.body(
@@ -209,7 +222,7 @@ class Counting:
         while left:
             parts, left, moved = left, [], []
             calls = [
-                requests.begin(self._method, body_of(slots, cursor), deadline_s, group)
+                requests.begin(self._method, body_of(slots, cursor), deadline_s, group, freshness_ms=freshness_ms)
                 for group, slots, cursor in parts
             ]
             try:

@@ -31,8 +31,8 @@ from ..dispatch.router import ANY, ByGroup
 from ..errors import ClosedError, InvalidItemError, InvalidRequestError, MetadError, StaleRouteError, TooLargeError
 from ..options import DEADLINE_S_MAX, Options
 from ..results import Piece, ReadResult, newest
-from .batcher import Batcher, Outcomes, named, with_errors, wrote
-from .wrong import UNFIT, sequence_of, too_long, too_long_items, wrong_body, wrong_item, wrong_items
+from .batcher import Batcher, How, Outcomes, named, with_errors, wrote
+from .wrong import UNFIT, fresh, sequence_of, too_long, too_long_items, wrong_body, wrong_item, wrong_items
 
 # Pieces of one call in flight: enough to keep the server's pipeline full, few enough that a call of a million
 # items neither holds a million encoded ones nor pushes everybody else out of the queue.
@@ -89,6 +89,7 @@ class Requests:
         *,
         node: str = "",
         once: bool = False,
+        freshness_ms: int = 0,
     ) -> Call:
         """Begin such a request: either :meth:`reply` or :meth:`abandon` ends it."""
         deadline = self._deadline(deadline_s)
@@ -100,7 +101,9 @@ class Requests:
             encoded = encode(body)
         except UNFIT as error:
             raise wrong_body(method, body, error) from error
-        return self._dispatcher.submit(method, encoded, deadline, group or ANY, node=node, once=once)
+        return self._dispatcher.submit(
+            method, encoded, deadline, group or ANY, node=node, once=once, freshness_ms=freshness_ms
+        )
 
     async def given(
         self, method: Method[Body, Reply], body: Body, group: str, identity: GivenIdentity, deadline_s: float | None
@@ -159,6 +162,7 @@ class Requests:
         deadline_s: float | None = None,
         *,
         items_max: int = BATCH_ITEMS_MAX,
+        freshness_ms: int = 0,
     ) -> list[Piece[Reply]]:
         """Items in as many requests as they need; ``body_of`` makes the body of each.
 
@@ -183,7 +187,9 @@ class Requests:
             except UNFIT:
                 by_group = None  # the items to blame are found when the pieces are cut
             if body is not None and type(by_group) is str and self._fits(method, len(body), len(items)):
-                call = self._dispatcher.submit(method, body, deadline, by_group, items=len(items))
+                call = self._dispatcher.submit(
+                    method, body, deadline, by_group, items=len(items), freshness_ms=freshness_ms
+                )
                 try:
                     reply: Reply = await self.reply(call)
                     return [Piece(0, len(items), named(method, items, reply), None)]
@@ -195,7 +201,7 @@ class Requests:
                     if not self._may_halve(error, items):
                         raise
                     items_max = len(items) // 2
-        return await self._pieces(method, items, body_of, deadline, items_max, by_group)
+        return await self._pieces(method, items, body_of, deadline, items_max, by_group, freshness_ms)
 
     def single(
         self,
@@ -208,6 +214,7 @@ class Requests:
         deadline_s: float | None = None,
         *,
         items_max: int = BATCH_ITEMS_MAX,
+        freshness_ms: int = 0,
     ) -> asyncio.Future[Outcome]:
         """One item, in a batch with others of the same verb, group, ``header`` and deadline. Each group has batches of
         its own, because one that cannot be reached must not delay the singles of others."""
@@ -217,7 +224,13 @@ class Requests:
         try:
             size_bytes = size_of(item)
             group = self._routes.group_of(method, item)
-            key = (method.code, group, encode(header), deadline_s)  # what is merely equal, as 1 and True, may be wrong
+            key = (
+                method.code,
+                group,
+                encode(header),
+                deadline_s,
+                freshness_ms,
+            )  # what is merely equal, as 1 and True, may be wrong
             batcher = self._batchers.get(key)
         except UNFIT as error:
             self._dispatcher.check()
@@ -233,7 +246,7 @@ class Requests:
                 outcomes,
                 window=self._window if items_max >= self._batch_items else replace(self._window, items_max=items_max),
                 in_flight_max=self._batches_in_flight,
-                deadline_s=self._checked(deadline_s),
+                how=How(self._checked(deadline_s), freshness_ms),
                 on_idle=lambda: self._retire(key),
             )
         future: asyncio.Future[Outcome] = batcher.add(item, size_bytes)
@@ -271,6 +284,7 @@ class Requests:
         deadline: float,
         items_max: int,
         by_group: str | ByGroup | None,
+        freshness_ms: int,
     ) -> list[Piece[Reply]]:
         pieces: list[Piece[Reply]] = []
         in_flight: deque[tuple[Sequence[int], Call]] = deque()
@@ -284,9 +298,10 @@ class Requests:
                 pieces.append(Piece(where[0], len(where), named(method, mine, reply), None, where))
             except MetadError as error:
                 if call.moved:
-                    pieces.extend(await self._anew(method, items, where, body_of, deadline, items_max))
+                    pieces.extend(await self._anew(method, items, where, body_of, deadline, items_max, freshness_ms))
                 elif self._may_halve(error, where):
-                    pieces.extend(await self._anew(method, items, where, body_of, deadline, len(where) // 2))
+                    half = len(where) // 2
+                    pieces.extend(await self._anew(method, items, where, body_of, deadline, half, freshness_ms))
                 else:
                     pieces.append(Piece(where[0], len(where), None, error, where))
             in_flight.popleft()
@@ -299,7 +314,12 @@ class Requests:
                 if len(in_flight) == in_flight_max:
                     await finish()
                 try:
-                    call = self._dispatcher.submit(method, body, deadline, group, version=version, items=len(where))
+                    call = self._dispatcher.submit(
+                        *(method, body, deadline, group),
+                        version=version,
+                        items=len(where),
+                        freshness_ms=freshness_ms,
+                    )
                     in_flight.append((where, call))
                 except MetadError as error:
                     pieces.append(Piece(where[0], len(where), None, error, where))
@@ -338,12 +358,13 @@ class Requests:
         body_of: Callable[[list[Item]], Body],
         deadline: float,
         items_max: int,
+        freshness_ms: int,
     ) -> list[Piece[Reply]]:
         """The items at these positions in other requests: to the groups that hold their slots now, or of fewer items.
         The request that had them did nothing."""
         try:
             moved = [items[position] for position in where]
-            pieces = await self._pieces(method, moved, body_of, deadline, items_max, None)
+            pieces = await self._pieces(method, moved, body_of, deadline, items_max, None, freshness_ms)
         except MetadError as error:
             return [Piece(where[0], len(where), None, error, where)]
         return [piece.within(where) for piece in pieces]
@@ -454,11 +475,12 @@ class Verb(Generic[Item, Outcome]):
         /,
         *,
         items_max: int = 0,
+        freshness_ms: int = 0,
         **beside: Any,
     ) -> list[Piece[Any]]:
         """:meth:`Requests.many`."""
-        items_max = items_max or self._items_max
-        return await requests.many(self._method, items, self._body(beside), deadline_s, items_max=items_max)
+        how = {"items_max": items_max or self._items_max, "freshness_ms": freshness_ms}
+        return await requests.many(self._method, items, self._body(beside), deadline_s, **how)
 
     async def read(
         self,
@@ -467,15 +489,19 @@ class Verb(Generic[Item, Outcome]):
         deadline_s: float | None,
         /,
         min_revisions: Sequence[Revision] | None = None,
+        freshness_ms: int = 0,
         **beside: Any,
     ) -> ReadResult[Any]:
-        """The column, by position. Of a verb that reads nothing newer than what there is, no revisions."""
+        """The column, by position. Of a verb that reads nothing newer than what there is, no revisions. Raises
+        InvalidRequestError."""
         if min_revisions is not None:
             beside["min_revisions"] = newest(min_revisions)
+        if freshness_ms != 0:
+            beside["freshness_ms"] = fresh(freshness_ms)
         return ReadResult(await self.many(requests, keys, deadline_s, **beside), self._column, self._missing)
 
     def one(
-        self, requests: Requests, item: Item, deadline_s: float | None, /, **beside: Any
+        self, requests: Requests, item: Item, deadline_s: float | None, /, *, freshness_ms: int = 0, **beside: Any
     ) -> asyncio.Future[Outcome]:
         """:meth:`Requests.single`."""
         return requests.single(
@@ -487,6 +513,7 @@ class Verb(Generic[Item, Outcome]):
             self._outcomes,
             deadline_s,
             items_max=self._items_max,
+            freshness_ms=freshness_ms,
         )
 
     def one_read(
@@ -496,10 +523,13 @@ class Verb(Generic[Item, Outcome]):
         deadline_s: float | None,
         /,
         min_revisions: Sequence[Revision],
+        freshness_ms: int = 0,
         **beside: Any,
     ) -> asyncio.Future[Outcome]:
-        """The same, of what is at least as new as these. Raises InvalidRequestError."""
-        return self.one(requests, key, deadline_s, min_revisions=newest(min_revisions), **beside)
+        """The same, of what is at least as new as these, or was so ``freshness_ms`` ago. Raises
+        InvalidRequestError."""
+        revisions, freshness_ms = newest(min_revisions), fresh(freshness_ms)
+        return self.one(requests, key, deadline_s, freshness_ms=freshness_ms, min_revisions=revisions, **beside)
 
     def _body(self, beside: dict[str, Any]) -> Callable[[list[Item]], Message]:
         body = self._method.body

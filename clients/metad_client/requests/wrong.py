@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -104,3 +104,15 @@ def argument(name: str, value: object, kind: Any) -> None:
     why = fault(value, kind)
     if why is not None:
         raise InvalidRequestError(f"{name}: {why}")
+
+
+FRESHNESS_MS_MAX: Final = 86_400_000
+"""A day: who does not care how old the state is says so."""
+_Freshness = Annotated[int, msgspec.Meta(ge=0, le=FRESHNESS_MS_MAX)]
+
+
+def fresh(freshness_ms: int) -> int:
+    """The argument of a read, checked. Raises InvalidRequestError."""
+    if freshness_ms != 0:
+        argument("freshness_ms", freshness_ms, _Freshness)
+    return freshness_ms

@@ -170,12 +170,14 @@ class Quotas:
         refused: Refused | None,
         identity: Identity | None,
         source: Source,
+        *,
+        near: bool = False,
     ) -> tuple[Any, Refused | None]:
         """The body of a request with those of its items that may begin, and the others among those that are refused.
-        Raises QuotaError, or QuotaExceededError, if none may."""
+        ``near``: this replica does not lead, and answers. Raises QuotaError, or QuotaExceededError, if none may."""
         verb, size, asked, scopes_of = wanted
         method = verb.method
-        if _is_free(method) or not driver.group.is_leader:
+        if _is_free(method) or not (near or driver.group.is_leader):
             return body, refused
         items = len(asked.items) if method.item is not None else 1
         now_s, repeated = self._environment.now(), method.mutates and _was_done(driver, identity)

@@ -8,7 +8,6 @@ has lost what it had, by a power failure without fsync or by a directory from a 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -23,8 +22,8 @@ from metad_wire.errors import (
     TooLargeError,
     UnknownOutcomeError,
 )
-from metad_wire.messages import Message
-from metad_wire.methods import encode
+from metad_wire.messages import Message, Request
+from metad_wire.methods import NEAR, Method, encode
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import SLICE_ROWS, Slices
@@ -38,6 +37,7 @@ from ..environment import Deadlines, Environment
 from ..health import Health
 from ..replicas.driver import GroupDriver
 from .admission import ITEM_BYTES, REQUEST_BYTES, InFlightBudget
+from .near import NearReads, not_fresh
 
 PIECE_ROWS = SLICE_ROWS
 """A read of more records than this is done in pieces of so many, about a millisecond each, with turns of others between
@@ -115,11 +115,13 @@ class Reads:
         health: Health,
         precedence: Precedence,
         slices: Slices,
+        near: NearReads,
         *,
         frame_bytes_max: int,
     ) -> None:
         self._precedence = precedence
         self._slices = slices
+        self._near = near
         self._budget = budget
         self._environment = environment
         self._health = health
@@ -139,6 +141,16 @@ class Reads:
         """What reads take that wait for a revision."""
         return self._behind.held
 
+    def is_near(self, driver: GroupDriver, method: Method[Any, Any], request: Request[Any]) -> bool:
+        """Whether a request is a read that this replica is to answer without leading. Raises NotFreshError if it
+        cannot."""
+        if method.code not in NEAR or driver.group.is_leader:
+            return False
+        self._near.check(driver, request.freshness_ms)
+        if _behind(driver, request.body):
+            raise not_fresh(driver, "that it has come to the revision that was asked for")
+        return True
+
     def begin(
         self,
         driver: GroupDriver,
@@ -148,10 +160,13 @@ class Reads:
         deadline_s: float,
         done: Done,
         source: Source | None,
+        *,
+        near: bool = False,
     ) -> None:
-        """Read, now or when the group's leader has heard from its followers. Raises MetadError."""
+        """Read, now or when the group's leader has heard from its followers. ``near``: this replica need not lead.
+        Raises MetadError."""
         behind = _behind(driver, command.body)
-        if driver.group.may_read() and not behind:
+        if (near or driver.group.may_read()) and not behind:
             if len(command.rows) > PIECE_ROWS:
                 read = _Read(driver, verb, command, held, deadline_s, done, source)
                 self._take(read, behind=False)
@@ -214,6 +229,7 @@ class Reads:
     def stop(self) -> None:
         """Stop the timers."""
         self._expiry.stop()
+        self._near.stop()
 
     def _answer(self, number: int, answer: MetadError) -> None:
         read = self._waiting.pop(number, None)
@@ -334,17 +350,6 @@ class Reads:
         if len(encoded) > self._bytes_max:  # keys of 4 KiB can outweigh the records
             raise TooLargeError("the reply would not fit a frame: ask for fewer records at once")
         return encoded
-
-
-def answer_read_index(driver: GroupDriver, done: Callable[[int | MetadError], None]) -> None:
-    """Call ``done`` with the index that the group's leader has committed, once it has proven that it leads; or with the
-    error that says that this node does not lead. A replica that has applied so far has everything that was acknowledged
-    before."""
-
-    def proven(ok: bool) -> None:
-        done(driver.group.commit if ok else driver.not_leader())
-
-    driver.group.read(proven)
 
 
 def failed(name: str, error: Exception, health: Health) -> MetadError:

@@ -67,9 +67,10 @@ from ..meters import trace_id_of
 from ..replicas.driver import GroupDriver, Work
 from ..replicas.groups import Groups
 from .admission import HEADLESS_BYTES, ITEM_BYTES, REQUEST_BYTES, WAITED_S, Gate, InFlightBudget
+from .near import answer_read_index
 from .permissions import ADMIN, Permissions
 from .quotas import Wanted
-from .reads import PIECE_ROWS, Reads, answer_read_index, failed
+from .reads import PIECE_ROWS, Reads, failed
 from .scheduler import Scheduler
 
 _OTHER: Final = 1 << 30  # not an integer: points behind any payload
@@ -367,9 +368,7 @@ class Requests:
             raise UnknownOutcomeError("the node has stopped; its log says why")
         if method is READ_INDEX:
             driver = self._groups.named(request.group, ANY_KIND)
-            answer_read_index(
-                driver, lambda index: done(encode(ReadIndexReply(index)) if isinstance(index, int) else index)
-            )
+            answer_read_index(driver, lambda to: done(encode(ReadIndexReply(to)) if isinstance(to, int) else to))
             return None
         assert verb is not None, method.name
         if method.by is By.METADATA:
@@ -379,6 +378,7 @@ class Requests:
         if method is GROUP_COMMAND and body.step == "sweep":
             self._sweep(driver, body, done)
             return None
+        near = request.freshness_ms > 0 and self._reads.is_near(driver, method, request)
         arrived_s = (now_s := self._environment.now()) - waited_s
         deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
         if source is not None and driver.waiting_items >= FULL_ITEMS and (method.mutates or method.lane is Lane.SCANS):
@@ -387,7 +387,7 @@ class Requests:
             self._gate.took(source)
         if source is not None and self._quotas.known.by_subject:
             wanted = Wanted(verb, size, request.body, partial(self._permissions.scopes, method, body))
-            body, refused = self._quotas.admit(driver, wanted, body, refused, request.identity, source)
+            body, refused = self._quotas.admit(driver, wanted, body, refused, request.identity, source, near=near)
         command = verb.command(body, size, refused, self._reply_bytes_max)
         self.meters.begun(command, refused, source, request.life, now_s)
         held, command.arrived_s = size + ITEM_BYTES * command.items, arrived_s
@@ -395,7 +395,7 @@ class Requests:
             until_s = min(deadline_s, arrived_s + body.wait_ms / 1000)
             return self._begin_wait(driver, command, held + REQUEST_BYTES, until_s, done, source)
         if verb.read is not None:
-            self._reads.begin(driver, verb, command, held, deadline_s, done, source)
+            self._reads.begin(driver, verb, command, held, deadline_s, done, source, near=near)
             return None
         if self.draining and driver.group.is_leader:  # otherwise it says who leads
             raise DrainingError

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from metad_wire.cluster import ReadIndex
-from metad_wire.errors import InternalError, InvalidRequestError, MetadError, NotLeaderError
-from metad_wire.methods import READ_INDEX
+from metad_wire.errors import MetadError
 from metad_wire.watch import BEHIND_UNKNOWN_MS, Brought, WatchOpened
 
 from ...raft.log.journal import REGULAR
@@ -17,7 +15,7 @@ from ...storage.engine import Engine, Pin
 from ...storage.keys import after_prefix
 from ..calls.peer_sender import PeerSender
 from ..replicas.driver import GroupDriver
-from ..requests.reads import answer_read_index
+from ..requests.near import ask_read_index
 
 
 class WatchedReplica:
@@ -70,14 +68,7 @@ class WatchedReplica:
         )
 
     def read_index(self, done: Callable[[int | MetadError], None]) -> None:
-        group = self._driver.group
-        if group.is_leader:
-            answer_read_index(self._driver, done)
-        elif not group.leader:
-            done(NotLeaderError(f"no leader of {self.name} is known, who would say how far the group is"))
-        else:
-            payload = READ_INDEX.encode_request(ReadIndex(), group=self.name)
-            self._peers.call(group.leader, READ_INDEX.code, payload, lambda answer: done(_index_of(answer)))
+        ask_read_index(self._driver, self._peers.call, done)
 
     def prove(self, done: Callable[[], None]) -> None:
         group = self._driver.group
@@ -91,16 +82,6 @@ class WatchedReplica:
 
     def silent_ms(self) -> int:
         return _milliseconds(self._driver.group.silent_s(self._now()))
-
-
-def _index_of(answer: bytes | MetadError) -> int | MetadError:
-    """A client asks again later or elsewhere, whatever the leader's node has answered."""
-    if isinstance(answer, bytes):
-        try:
-            return READ_INDEX.decode_reply(answer).index
-        except InvalidRequestError as error:
-            return InternalError(str(error))
-    return NotLeaderError(f"the leader has not said how far the group is: {answer}")
 
 
 def _milliseconds(seconds: float) -> int:

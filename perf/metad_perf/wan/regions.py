@@ -13,7 +13,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ def run(options: Wan) -> int:
     with relay.places(3, seed) as places:
         for (a, b), value in rtt_ms.items():
             places.shape(a, b, LinePath(delay_ms=value / 2, loss_pct=loss_pct))
-        with _members(places) as members:
+        with members_of(places, _GROUPS) as members:
             ordeal = _Regions(members, ["partition"], options.cuts_s, seed, rtt_ms)
             made = run_async(ordeal.run())
         account = places.account()
@@ -178,7 +178,9 @@ class _RelayCuts:
 
 
 @contextlib.contextmanager
-def _members(places: Places) -> Iterator[Members]:
+def members_of(places: Places, groups: Mapping[str, int], *, near: bool = True) -> Iterator[Members]:
+    """A node in each place, not started. ``near``: clients in this process reach all of them without delay; otherwise
+    clients are in places, too, and reach the others over the relay."""
     directory = Path(tempfile.mkdtemp(prefix="metad-perf-", dir=disk_directory()))
     certs = directory / "certificates"
     members: list[Member] = []
@@ -190,11 +192,11 @@ def _members(places: Places) -> Iterator[Members]:
             home.mkdir()
             files = fleet[f"node-{name}"]
             lines = [f'node_id = "{name}"', "[cluster]", f"seeds = {{ {seeds} }}", f'region = "{name}"']
-            lines += ["[groups]", *(f"{kind} = {count}" for kind, count in _GROUPS.items())]
+            lines += ["[groups]", *(f"{kind} = {count}" for kind, count in groups.items())]
             lines += ["[raft]", *(f"{key} = {value}" for key, value in _RAFT.items())]
             config = home / "metad.toml"
             config.write_text("\n".join([*lines, ""]))
-            here = f"{places.network.address(n)}:{_CLIENT_PORT}"
+            here = f"{places.network.address(n) if near else places.address(n)}:{_CLIENT_PORT}"
             command = [*places.network.prefix(n), *metad_serve(), "--quic", here]
             command += ["--tls-cert", files.certificate, "--tls-key", files.key, "--tls-ca", files.ca]
             members.append(Member(name, home, command, config, here, None))

@@ -7,6 +7,7 @@ from .brokers import BROKER_MUTANTS
 from .calendars import CALENDAR_MUTANTS
 from .consumers import CONSUMER_MUTANTS
 from .metadata import METADATA_MUTANTS
+from .near import NEAR_MUTANTS
 from .overload import OVERLOAD_MUTANTS
 from .planting import Mutant
 from .planting import one_edit as _m
@@ -467,7 +468,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "read_without_proof",
         "a read waits until it is certain who leads",
         "metad.node.requests.reads:Reads.begin",
-        "if driver.group.may_read() and not",
+        "if (near or driver.group.may_read()) and not",
         "if not",
         "cut_off_leader_does_not_answer_reads",
     ),
@@ -770,6 +771,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     *CALENDAR_MUTANTS,
     *CONSUMER_MUTANTS,
     *METADATA_MUTANTS,
+    *NEAR_MUTANTS,
     *OVERLOAD_MUTANTS,
     *ROOM_MUTANTS,
     *WATCH_MUTANTS,

@@ -1371,6 +1371,28 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
             ),
         )
     ],
+    # --- what a replica that does not lead may answer
+    *[
+        _m(name, breaks, target, old, new, "unit/server/test_near.py::" + test)
+        for name, breaks, target, old, new, test in (
+            (
+                "old_permissions_of_near_reads",
+                "a near read is compared with permissions that are as new",
+                "metad.node.requests.near:NearReads.check",
+                "if self._enforced and",
+                "if False and",
+                "test_permissions_have_to_be_as_new",
+            ),
+            (
+                "proofs_without_drift",
+                "a clock may go slower than it should",
+                "metad.node.requests.near:NearReads.check",
+                " * (1 + self._drift)",
+                "",
+                "test_drift_is_allowed_for",
+            ),
+        )
+    ],
     # --- what a replica may say of itself
     *[
         _m(name, breaks, target, old, new, "unit/raft/test_freshness.py::" + test)

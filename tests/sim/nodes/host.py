@@ -147,6 +147,10 @@ class SimEnvironment:
         """See Environment."""
         return self._offset_s + self._rate * self.loop.now
 
+    def stand_still(self, seconds: float) -> None:
+        """The monotonic clock has not noticed that so much of its time has passed."""
+        self._offset_s -= seconds
+
     def wall_ms(self) -> int:
         """See Environment."""
         return _EPOCH_MS + self._skew_ms + self.stepped_ms + int(1000 * self._calendar_rate * self.loop.now)

@@ -15,7 +15,8 @@ from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.declaration import Record
 from metad_wire.families import FAMILIES
-from metad_wire.method import For
+from metad_wire.method import For, Method
+from metad_wire.methods import NEAR
 from metad_wire.tables import assignment as a
 from metad_wire.tables import consumer as g
 from metad_wire.tables import inflight as i
@@ -109,26 +110,26 @@ GOOD: dict[str, dict[str, Any]] = {
     "offsets.commit_many": {
         "items": [m.OffsetCommitItem("t", "g", "o", 0, 5, 1, -1, "note")], "monotonic": False, "member": "m"
     },
-    "offsets.generations_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
+    "offsets.generations_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": [], "freshness_ms": 0},
     "offsets.reset_generations_many": {"items": [m.GenerationReset("t", "g", 1, 2)]},
     "offsets.commit": {
         "tenant": "t", "group": "g", "topic": "o", "partition": 0, "offset": 5, "generation": 1, "expected": None,
         "metadata": "note", "monotonic": False, "member": "m",
     },
-    "offsets.generation": {"tenant": "t", "group": "g", "min_revisions": []},
+    "offsets.generation": {"tenant": "t", "group": "g", "min_revisions": [], "freshness_ms": 0},
     "offsets.reset_generation": {"tenant": "t", "group": "g", "expected": 1, "generation": 2},
     "offsets.delete_group": {"tenant": "t", "group": "g"},
     "consumers.join_many": {"items": [g.JoinItem("t", "g", 60_000, 60_000, "m", "i", ["p"], b"d", "h", True)]},
     "consumers.heartbeat_many": {"members": [g.MemberKey("t", "g", "m")]},
     "consumers.assign_many": {"items": [g.AssignItem("t", "g", "m", 1, [g.MemberAssignment("m", b"p")])]},
-    "consumers.describe_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": []},
+    "consumers.describe_many": {"groups": [m.ConsumerGroup("t", "g")], "min_revisions": [], "freshness_ms": 0},
     "consumers.join": {
         "tenant": "t", "group": "g", "session_ms": 60_000, "member": "m", "rebalance_ms": 60_000, "instance": "i",
         "protocols": ["p"], "metadata": b"d", "holder": "h", "rebalance": True,
     },
     "consumers.heartbeat": {"tenant": "t", "group": "g", "member": "m"},
     "consumers.assign": {"tenant": "t", "group": "g", "member": "m", "generation": 1, "assignments": {"m": b"p"}},
-    "consumers.describe": {"tenant": "t", "group": "g", "min_revisions": []},
+    "consumers.describe": {"tenant": "t", "group": "g", "min_revisions": [], "freshness_ms": 0},
     "kv.put_many": {"items": [m.KvPutItem("ns", "k", b"v", 1)], "lease": "l"},
     "kv.delete_many": {"items": [m.KvDeleteItem("ns", "k", 1)]},
     "kv.transact_many": {"items": [TRANSACTION]},
@@ -255,13 +256,20 @@ GOOD: dict[str, dict[str, Any]] = {
     "client.status": {"node": ""},
 }  # fmt: skip
 """By verb."""
+
+
+def near(method: Method[Any, Any]) -> dict[str, int]:
+    """The argument of a read that any replica may answer."""
+    return {"freshness_ms": 0} if method.code in NEAR else {}
+
+
 for _name in ("kind", "write_partitions"):
     del GOOD["assignments.shards.create"][_name]
 for _table in tables():
     for _method, _got in _table.got.items():
         _verb, _key = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}", filled(_got.key, ["t"])
-        GOOD[f"{_verb}_many"] = {"keys": [_key], "min_revisions": []}
-        GOOD[_verb] = msgspec.structs.asdict(_key) | {"min_revisions": []}
+        GOOD[f"{_verb}_many"] = {"keys": [_key], "min_revisions": [], **near(_method)}
+        GOOD[_verb] = msgspec.structs.asdict(_key) | {"min_revisions": [], **near(_method)}
     for _method, _batched in _table.batched.items():
         if _method.whose is For.NODES:
             continue
@@ -271,7 +279,11 @@ for _table in tables():
             GOOD[_verb] = msgspec.structs.asdict(_item)
     for _method, _listed in lists(_table).items():
         _verb = f"{namespace_of(_table)}.{_method.name.partition('.')[2]}"
-        GOOD[_verb] = dict.fromkeys(_listed.asked, "t") | {"page_size": 10, "min_revisions": []}
+        GOOD[_verb] = dict.fromkeys(_listed.asked, "t") | {
+            "page_size": 10,
+            "min_revisions": [],
+            **near(_method),
+        }
 
 
 ENDLESS = {"wills.due"}

@@ -124,8 +124,9 @@ class Received:
     @property
     def body_bytes(self) -> bytes:
         """The body as it travelled."""
-        head = b"\x96" + encode(self.request.deadline_ms) + encode(self.request.identity)
-        tail = encode(self.request.group) + encode(self.request.requires) + encode(self.request.life)
+        head = b"\x97" + encode(self.request.deadline_ms) + encode(self.request.identity)
+        request = self.request
+        tail = b"".join(map(encode, (request.group, request.requires, request.life, request.freshness_ms)))
         assert self.payload.startswith(head)
         assert self.payload.endswith(tail)
         return self.payload[len(head) : -len(tail)]

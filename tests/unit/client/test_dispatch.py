@@ -25,7 +25,7 @@ from metad_client.dispatch.calls.retries import Deadlines, Retries
 from metad_client.dispatch.discovery import PROBE_AFTER_S, SEEK_DEADLINE_S, SEEK_MAX_S, SEEK_MIN_S, Discovery
 from metad_client.dispatch.leaders import Leaders
 from metad_client.dispatch.nodes import NodeQueue, Nodes
-from metad_client.dispatch.router import ANY, SUSPECT_S, Router, Routes, Sender, Suspects
+from metad_client.dispatch.router import ANY, SUSPECT_S, Nearest, Router, Routes, Sender, Suspects
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import StaleRouteError, UnknownMethodError, UnknownOutcomeError
@@ -71,9 +71,9 @@ class Rig:
         self.routes = Routes()
         self.suspects = Suspects(self.loop, self.nodes, self.suspect)
         self.sender = Sender(self.loop, random.Random(1), self.suspects)
-        self.router = Router(
-            self.nodes, self.leaders, self.routes, self.sender, self.backlog, random.Random(1), self.seek
-        )
+        rng = random.Random(1)
+        nearest = Nearest(self.loop, "", self.nodes, self.leaders, self.routes, self.suspects, rng)
+        self.router = Router(self.nodes, self.leaders, self.routes, self.sender, self.backlog, rng, self.seek, nearest)
         self.discovery = Discovery(
             self.loop,
             self.nodes,

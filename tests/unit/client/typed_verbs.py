@@ -18,6 +18,7 @@ from metad_client import assignment, families, namespaces
 from metad_wire import tables as tables_package
 from metad_wire.errors import ERRORS
 from metad_wire.method import By, For, Method
+from metad_wire.methods import NEAR
 from metad_wire.table import TABLES, Listed, Table
 
 DECLARED = Path(metad_client.__path__[0]) / "namespaces" / "declared.py"
@@ -44,16 +45,16 @@ class _{table}Declared(Facade):
 """
 METHODS = '''
     async def {verb}_many(
-        self, keys: Sequence[{key}], *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self, keys: Sequence[{key}], *, min_revisions: Sequence[Revision] = (), {near}deadline_s: float | None = None
     ) -> ReadResult[{found} | None]:
         {many}
-        return await _{constant}.read(self._requests, keys, deadline_s, min_revisions)
+        return await _{constant}.read(self._requests, keys, deadline_s, min_revisions{nearly})
 
     async def {verb}(
-        self, {fields}, *, min_revisions: Sequence[Revision] = (), deadline_s: float | None = None
+        self, {fields}, *, min_revisions: Sequence[Revision] = (), {near}deadline_s: float | None = None
     ) -> {one}:
         """Read one, as :meth:`{verb}_many` does{none}."""
-        return await _{constant}.one_read(self._requests, {key}({names}), deadline_s, min_revisions)
+        return await _{constant}.one_read(self._requests, {key}({names}), deadline_s, min_revisions{nearly})
 '''
 BATCH = """
     async def {verb}_many(self, {named}: Sequence[{item}], *, deadline_s: float | None = None) -> WriteResult:
@@ -72,11 +73,13 @@ LISTING = """
         *,
         page_size: int = 1000,
         min_revisions: Sequence[Revision] = (),
-        deadline_s: float | None = None,
+        {near}deadline_s: float | None = None,
     ) -> AsyncIterator[{found}]:
         {about}
-        return _{constant}.{pages}(self._requests, page_size, deadline_s, min_revisions, {asked})
+        return _{constant}.{pages}(self._requests, page_size, deadline_s, min_revisions{nearly}, {asked})
 """
+NEAR_ARGUMENT = {"near": "freshness_ms: int = 0, ", "nearly": ", freshness_ms"}
+"""Of a read that any replica may answer."""
 PAGES = " It is read a page at a time; the deadline is that of each page."
 SPREAD = " All groups are asked, and what stays comes once, wherever its slot moves."
 MISSING = " None if there is none, or if it could not be read: ``raise_for_error`` says why."
@@ -146,6 +149,7 @@ def declared() -> str:
                 constant=constant,
                 fields=", ".join(f"{field.name}: {plain_name(field.type)}" for field in fields),
                 names=", ".join(field.name for field in fields),
+                **nearness(method),
             )
             constants += f"_{constant}: Verb[{name(got.key)}, {one}] = Verb({constant})\n"
         for method, batched in table.batched.items():
@@ -169,19 +173,29 @@ def declared() -> str:
         for method, listed in lists(table).items():
             constant = method.name.upper().replace(".", "_")
             names.add(declaring(constant), constant)
-            spread = "slots" in method.body.__struct_fields__
             wanted = [field for field in msgspec.structs.fields(method.body) if field.name in listed.asked]
             classes += LISTING.format(
                 verb=method.name.partition(".")[2],
                 fields=", ".join(map(parameter, wanted)),
                 found=name(listed.found),
-                about=docstring(listed.about + PAGES + SPREAD * spread),
+                about=docstring(listed.about + PAGES + SPREAD * spreads(method)),
                 constant=constant,
-                pages="of_all_groups" if spread else "of_group",
+                pages="of_all_groups" if spreads(method) else "of_group",
                 asked=", ".join(f"{each}={each}" for each in listed.asked),
+                **nearness(method),
             )
             constants += f"_{constant}: Listing[{name(listed.found)}] = Listing({constant})\n"
     return formatted(MODULE.format(imports=names.imports) + classes + "\n\n" + constants, DECLARED)
+
+
+def spreads(method: Method[Any, Any]) -> bool:
+    """Whether all groups have a share of a listing."""
+    return "slots" in method.body.__struct_fields__
+
+
+def nearness(method: Method[Any, Any]) -> dict[str, str]:
+    """The argument of a read that any replica may answer."""
+    return NEAR_ARGUMENT if method.code in NEAR else dict.fromkeys(NEAR_ARGUMENT, "")
 
 
 def declaring(constant: str) -> str:

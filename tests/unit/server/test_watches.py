@@ -21,7 +21,7 @@ import metad.watch.frames as rows_module
 import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
 from metad.errors import StorageError
-from metad.node.requests.reads import answer_read_index
+from metad.node.requests.near import answer_read_index
 from metad.node.watches.watched import WatchedReplica
 from metad.state.core.slot_assignment import pack, unpack
 from metad.watch.stream import Stream

@@ -179,11 +179,17 @@ def test_a_damaged_request_is_an_invalid_request_or_another_one(method: Method[A
         pytest.param(b"\x93\xcf" + b"\xff" * 8 + b"\xc0\x91\x90", "<=", id="deadline over 32 bits"),
         pytest.param(b"\x93\x00\xc0\x81\x00\x90", "array", id="a map for an array"),
         pytest.param(b"\x93\x00\xc0\x91" + NEST + b"\xc0", "missing", id="deep where a struct should be"),
-        pytest.param(b"\x97\x00\xc0\x91\x90\xa0\x00\xc0" + NEST + b"\xc0", "deeply", id="deep behind the known fields"),
-        pytest.param(b"\x97\x00\xc0\x91\x90\xa0\x00\xc0" + b"\x81\x00" * 100_000 + b"\xc0", "deeply", id="deep maps"),
+        pytest.param(
+            b"\x98\x00\xc0\x91\x90\xa0\x00\xc0\x00" + NEST + b"\xc0", "deeply", id="deep behind the known fields"
+        ),
+        pytest.param(
+            b"\x98\x00\xc0\x91\x90\xa0\x00\xc0\x00" + b"\x81\x00" * 100_000 + b"\xc0", "deeply", id="deep maps"
+        ),
         pytest.param(b"\x93\x00\xc0\x91\xdd\xff\xff\xff\xff", "length", id="a list that claims 2**32 items"),
-        pytest.param(b"\x97\x00\xc0\x91\x90\xa0\x00\xc0\xdd\xff\xff\xff\xff", "truncated", id="the same, skipped"),
-        pytest.param(b"\x97\x00\xc0\x91\x90\xa0\x00\xc0\xc6\xff\xff\xff\xff", "truncated", id="bytes that claim 4 GiB"),
+        pytest.param(b"\x98\x00\xc0\x91\x90\xa0\x00\xc0\x00\xdd\xff\xff\xff\xff", "truncated", id="the same, skipped"),
+        pytest.param(
+            b"\x98\x00\xc0\x91\x90\xa0\x00\xc0\x00\xc6\xff\xff\xff\xff", "truncated", id="bytes that claim 4 GiB"
+        ),
     ],
 )
 def test_malformed_requests(payload: bytes, complaint: str) -> None:

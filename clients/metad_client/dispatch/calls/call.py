@@ -126,9 +126,9 @@ class Meter:
         self.refused += refused
 
 
-# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, what is required, and a life:
-# a broker's name and an epoch; and the context of a trace.
-ENVELOPE_BYTES_MAX = 64 + BROKER_BYTES_MAX + 16 + 32
+# Array header, deadline, identity: 1 + 9 + 1 + 4 * 9 bytes at most, the name of a group, what is required, a life: a
+# broker's name and an epoch; how old the state may be, and the context of a trace.
+ENVELOPE_BYTES_MAX = 64 + BROKER_BYTES_MAX + 24 + 32
 DEADLINE_MS_MAX = 0xFFFF_FFFF  # the field is a u32
 
 
@@ -205,6 +205,8 @@ class Call:
     version: int = 0  # of the map that assigned the items to ``group``
     once: bool = False  # never sent again if it may have been done
     items: int = 0  # of the request, where it is one of a batch
+    freshness_ms: int = 0  # any replica may answer that can prove that it is no older; 0: the leader does
+    is_far: bool = False  # a replica could not
     life: Owner | None = None  # in whose name it is made, of the first attempt and all others
     requires: int = 0  # bits of Feature
     internal: bool = False  # a question of the client itself
@@ -234,6 +236,11 @@ class Call:
     meter: Meter | None = None  # counts how it ends; None: it has, or nobody counts it
     begun: float = 0.0  # when its caller began to wait
     trace: bytes = b""  # the context that goes to the node
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it is a read for which the leader is not to be asked yet."""
+        return self.freshness_ms > 0 and not self.is_far
 
     @property
     def undone(self) -> bool:
@@ -275,10 +282,16 @@ class Call:
         deadline_ms = min(max(1, int((self.deadline - now) * 1000)), DEADLINE_MS_MAX)
         if self.trace:
             head = deadline_ms, identity, msgspec.Raw(self.body), self.group or ""
-            return Traced(*head, self.requires, self.life, self.trace)
+            return Traced(*head, self.requires, self.life, self.freshness_ms, self.trace)
         if self.life is None:
-            return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "")
+            return Request(
+                deadline_ms, identity, msgspec.Raw(self.body), self.group or "", freshness_ms=self.freshness_ms
+            )
         return Request(deadline_ms, identity, msgspec.Raw(self.body), self.group or "", self.requires, self.life)
+
+    def go_far(self) -> None:
+        """A replica could not answer: the leader is to be asked while it is in reach."""
+        self.is_far = True
 
     def carried(self, carrier: Carrier, request_id: int) -> None:
         """The attempt is in flight on this carrier."""

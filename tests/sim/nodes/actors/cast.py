@@ -14,6 +14,7 @@ from .holders import Holder, LeaseJudge
 from .lockers import Locker, LockJudge
 from .log_brokers import Director, LastReader, LogBroker, LogJudge
 from .members import LastMember, MemberActor, MemberJudge
+from .near_readers import FreshnessJudge, NearReader, NearWriter
 from .publishers import Publisher
 from .subscribers import Subscriber
 
@@ -33,6 +34,7 @@ class Cast:
         self.wills: WillJudge | None = None
         self.members: MemberJudge | None = None
         self.logs: LogJudge | None = None
+        self.fresh: FreshnessJudge | None = None
         self.numbers: dict[str, NumberJudge] = {}
         kinds: list[Callable[[], list[Actor]]] = [
             self._holders,
@@ -43,6 +45,7 @@ class Cast:
             self._subscribers,
             self._members,
             self._log_brokers,
+            self._near_readers,
         ]
         for kind in kinds:
             if rng.random() < share:
@@ -93,6 +96,13 @@ class Cast:
 
     def _subscribers(self) -> list[Actor]:
         return [Subscriber(self._cluster, f"subscriber{n}", self._drawn()) for n in range(1, 3)]
+
+    def _near_readers(self) -> list[Actor]:
+        judge = self.fresh = FreshnessJudge(self._cluster)
+        return [
+            NearWriter(self._cluster, "near writer", self._drawn(), judge),
+            *(NearReader(self._cluster, f"near reader{n}", self._drawn(), judge) for n in range(1, 3)),
+        ]
 
     def settle(self) -> None:
         """All faults are over, and everything has come to rest: let each judge."""
