@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with reader_may_leave():
         arguments = _parser().parse_args(argv)
     try:
-        if arguments.command in ("config", "formats", "logs", "metrics", "protocol"):
+        if arguments.command in ("config", "formats", "logs", "metrics", "protocol", "recover"):
             return _to_stdout(arguments)
         with contextlib.ExitStack() as held:
             return _run_to_the_end(arguments, held)
@@ -60,10 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _to_stdout(arguments: argparse.Namespace) -> int:
-    """Print what needs no node; returns the exit status."""
+    """Do what needs no node that runs; returns the exit status."""
     try:
         with reader_may_leave():
-            return _print(arguments)
+            return _recover(arguments) if arguments.command == "recover" else _print(arguments)
         return 0
     except OSError as error:
         print(f"metad: cannot write the output: {error.strerror}", file=sys.stderr)
@@ -161,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
         type=Path,
         help='file to write {"endpoints": [...], "pids": {...}} to once all nodes serve',
     )
+    _recovering(commands)
     commands.add_parser("logs", help="print the reference of all log events as Markdown")
     metrics = commands.add_parser(
         "metrics", help="print the reference of all metrics as Markdown, rules for Prometheus, or a dashboard"
@@ -187,6 +189,24 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _recovering(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command that takes up groups without a majority."""
+    recover = commands.add_parser(
+        "recover",
+        help="take up groups that lost their majority for good, on the data directory of a node that does not run",
+        epilog="Without --lost it reports what the directory has, with --lost what would be done. OPERATE.md, "
+        "'majority-lost', has the steps.",
+    )
+    _settings(recover)
+    recover.add_argument("--config", metavar="FILE", type=Path, help="TOML file of the node")
+    recover.add_argument("--lost", metavar="A,B", default="", help="nodes whose data directories are lost for good")
+    recover.add_argument(
+        "--others", metavar="F,G", default="", help="reports (--json) of all other nodes that are left"
+    )
+    recover.add_argument("--confirm", action="store_true", help="do it; what it says may be lost is lost then")
+    recover.add_argument("--json", action="store_true", help="print JSON")
+
+
 def _settings(parser: argparse.ArgumentParser) -> None:
     """Flags for what a configuration file may say too."""
     parser.add_argument("--data-dir", metavar="D", help="directory of log and state; created if it does not exist")
@@ -202,6 +222,27 @@ def _settings(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="clients need a certificate even if they have a token",
     )
+
+
+def _recover(arguments: argparse.Namespace) -> int:
+    """Print the report of a data directory, or the plan of a recovery, and carry it out if that is confirmed."""
+    from .node.disk import recovery
+
+    lost = [name for name in arguments.lost.split(",") if name]
+    if not lost and (arguments.confirm or arguments.others):
+        raise ConfigError("--lost: name the nodes whose data directories are lost for good")
+    with recovery.opened(load_config(arguments.config, _overrides(arguments))) as here:
+        mine = recovery.report(here)
+        if not lost:
+            print(recovery.encoded(mine) if arguments.json else "\n".join(mine.lines()))
+            return 0
+        others = [recovery.read_report(Path(path)) for path in arguments.others.split(",") if path]
+        plan = recovery.planned([mine, *(other for other in others if other != mine)], lost)
+        if arguments.confirm:
+            recovery.carry_out(here, mine, plan, time.time_ns() // 1_000_000)
+    done = f"done on {mine.node}" if arguments.confirm else "nothing was changed: add --confirm to do it"
+    print(recovery.encoded(plan, done=arguments.confirm) if arguments.json else "\n".join([*plan.lines(), done]))
+    return 0
 
 
 def _config(arguments: argparse.Namespace) -> int:

@@ -461,6 +461,59 @@ SNAPSHOT_WANTED = _info(
     group="its name",
     peer="the node of the follower",
 )
+COMPACTED_ALL = _info(
+    "compacted_all",
+    "What is deleted was dropped from all files, because somebody wanted that.",
+    bytes="of the files now",
+    before_bytes="of the files when it began",
+    error="why it broke off; empty if it did not",
+)
+GROUPS_RECOVERED = _warning(
+    "groups_recovered",
+    "Groups that had lost their majority for good go on from what this node has: `metad recover` was run. What others "
+    "had acknowledged without it is lost.",
+    cluster="the id of the cluster from now on",
+    groups="that this node has taken up",
+    lost="the nodes without which the cluster goes on",
+)
+REPLICA_UNLIKE = _warning(
+    "replica_unlike",
+    "The state of a replica differs from that of the majority at the same log index. It gets a snapshot.",
+    "group",
+    "peer",
+    group="its name",
+    peer="the node that it is on",
+    index="the log index",
+    rows="rows of the part of the state that differs",
+)
+REPLICAS_UNDECIDED = _error(
+    "replicas_undecided",
+    "The states of replicas differ at the same log index, and no majority says which is right. Nothing is repaired.",
+    "group",
+    group="its name",
+    peers="the nodes that were compared",
+    index="the log index",
+)
+REPLICA_REBUILDS = _warning(
+    "replica_rebuilds",
+    "A leader says that this replica's state is wrong. It serves nobody until a snapshot is in its place.",
+    "group",
+    group="its name",
+    leader="the node that leads the group",
+    applied="the log index that the state has reached",
+)
+REPLICA_GOES_ON = _warning(
+    "replica_goes_on",
+    "The snapshot did not come that was to replace a wrong state. The replica serves again with that state.",
+    "group",
+    group="its name",
+)
+REPLICAS_ALIKE = _info(
+    "replicas_alike",
+    "The states of all replicas are the same again.",
+    group="its name",
+    peers="the nodes whose states differed",
+)
 SNAPSHOT_SENT = _info(
     "snapshot_sent",
     "A follower has received a snapshot.",
@@ -750,6 +803,7 @@ CHANGES: Final[dict[str, str]] = {
             *(LEADER_GAINED, LEADER_LOST, NO_LEADER, LEADER_FOUND, OVERLOADED, OVERLOAD_OVER),
             *(STOOD_STILL, CLOCK_SET),
             *(REPLICAS_ADDED, REPLICA_REMOVED, REPLICA_LOST_DATA, TERM_TOO_FAR_AHEAD),
+            *(GROUPS_RECOVERED, REPLICA_UNLIKE, REPLICAS_UNDECIDED, REPLICA_REBUILDS, REPLICA_GOES_ON, REPLICAS_ALIKE),
             *(SNAPSHOT_WANTED, SNAPSHOT_SENT, SNAPSHOT_NOT_SENT, SNAPSHOT_INSTALLED, SNAPSHOT_RESUMED),
             *(CHECKPOINT_KEPT, CHECKPOINT_DROPPED),
             *(DISK_SHORT, DISK_HAS_ROOM, DISK_NOT_SEEN, RESERVE_RELEASED, WAITS_FOR_ROOM, NO_ROOM_TO_COMPACT),

@@ -49,12 +49,11 @@ from .. import log_events
 from ..config import Config
 from ..errors import ConfigError
 from ..logs import event
-from ..raft.replica import RaftGroup
 from ..raft.roles.membership import ChangeRefusedError
 from ..state.cluster.quotas import TenantTotals
 from .brokers.brokers import ABOUT_BROKERS, Brokers
 from .features import Switches
-from .host import Clock, Done, Host, Source, Timer
+from .host import Clock, Done, Host, Replica, Source, Timer
 from .map import decisions, leaving, upkeep
 from .map.bounds import check_node
 from .map.decisions import Decision
@@ -93,6 +92,7 @@ class Controller:
         self._migrations = migrations
         self._brokers = brokers
         self._seen = Seen(config.node_id)
+        self._directory = directory
         self.departure = Departure(config.node_id, directory)
         self._timer: Timer | None = None
         self._storing = False
@@ -150,7 +150,7 @@ class Controller:
             if replica.group.ready:
                 self._seen.leads(record.group_id, now_s)
                 with contextlib.suppress(ChangeRefusedError):  # not yet
-                    self._keep(record, replica.group, now_s)
+                    self._keep(record, replica, now_s)
                 continue
             self._seen.leads_no_longer(record.group_id)
             if record.group_id != METADATA and self._config.node_id not in (*record.replicas, *record.learners):
@@ -268,6 +268,9 @@ class Controller:
         if self._storing or self._tending or now_s - self._tended_s < TEND_S or not self.leads_metadata:
             return
         self._tended_s = now_s
+        if (cluster_id := self._directory.cluster_id) != known.cluster_id and cluster_id and known.cluster_id:
+            self._grant(decisions.recovered(known, cluster_id, self._directory.lost), _ignore)
+            return
         if not known.replicas and machine_count(node.node_id for node in known.nodes) > 1:
             text = "the configured number of replicas is noted"
             self._grant(decisions.changed(known, text, replicas=self._config.cluster.replicas), _ignore)
@@ -298,15 +301,16 @@ class Controller:
         """What this node knows of a member."""
         return self._seen.reach(member, self._host.connected, self._clock.now())
 
-    def _keep(self, record: GroupRecord, group: RaftGroup, now_s: float) -> None:
+    def _keep(self, record: GroupRecord, replica: Replica, now_s: float) -> None:
         """One step from the replicas a group has to those it should have, and to its preferred leader."""
+        group = replica.group
         make = {"add": group.add_learner, "promote": group.promote, "remove": group.remove}
         for kind, member in upkeep.due_changes(record, group.configuration, self._seen, now_s):
             with contextlib.suppress(ChangeRefusedError):  # not yet; another may be possible
                 make[kind](member)
                 return
         to = upkeep.successor(record, group.configuration, group.lag(record.preferred), self._seen, now_s)
-        if to is not None and to not in group.short_of_room():
+        if to is not None and to not in group.short_of_room() and to not in replica.doubted:
             group.transfer(to)
 
     def _retire(self, record: GroupRecord) -> None:

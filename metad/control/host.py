@@ -75,6 +75,10 @@ class Replica(Protocol):
     def installing(self) -> bool:
         """Whether a snapshot is being put in place of the state."""
 
+    @property
+    def doubted(self) -> Collection[str]:
+        """Nodes whose state of the group may be wrong: they should not be made the leader."""
+
     def no_room(self) -> str:
         """Why the group takes nothing that needs more room; empty if it does."""
 

@@ -51,6 +51,8 @@ class Queue(enum.Enum):
     """Many seconds."""
     BACKUPS = "backups"
     """Many seconds; nobody but a backup waits for it."""
+    COMPARISONS = "comparisons"
+    """Milliseconds of work with rests in between, for which nobody waits."""
     LOOKS = "looks"
     """Microseconds; if the disk hangs, for ever, and nobody else waits for it."""
 

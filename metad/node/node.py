@@ -22,8 +22,11 @@ from metad_wire.methods import (
     ACTIVITY,
     CLUSTER_MAP,
     CLUSTER_STORE,
+    COMPACT,
     EVENTS,
     FEATURE_SWITCH,
+    GROUP_COMPARE,
+    GROUP_REBUILD,
     QUOTA_USE,
     STATUS,
     WATCH_OPEN,
@@ -36,7 +39,7 @@ from metad_wire.policy.rates import ServiceRate
 from metad_wire.policy.returns import ReturnShare
 from metad_wire.policy.slices import Slices
 from metad_wire.program.build import build
-from metad_wire.tables.access import May, Wish
+from metad_wire.tables.access import AuditEntry, May, Wish
 
 from .. import log_events
 from ..config import Config
@@ -56,10 +59,11 @@ from ..storage.log import LogWriter
 from .calls.leader_calls import BrokerCalls, LeaderCalls, MigrationSteps
 from .calls.peer_sender import PeerSender
 from .chores.assignments import Assignments
+from .chores.comparisons import Comparisons
 from .chores.leases import LeaseEnds
 from .chores.sweeps import Sweeps
 from .disk.backups import Backups
-from .disk.checkpoints import Checkpoints, DiskRoom
+from .disk.checkpoints import Checkpoints, Compaction, DiskRoom
 from .disk.node_snapshots import NodeSnapshots
 from .disk.replica_lifecycle import ReplicaLifecycle
 from .disk.stores import StoreIdentity, Stores, open_stores
@@ -165,10 +169,12 @@ class Node:
             config, stores.state, stores.log.engine, groups, snapshots, watches, agenda, environment, health
         )
         self._statuses.listen(self.checkpoints.look)
-        disk = stores.directory, (stores.state, stores.log.engine), config.storage
+        engines = stores.state, stores.log.engine
+        disk = stores.directory, engines, config.storage
         self.disk_room = DiskRoom(*disk, environment, self.checkpoints)
         self._statuses.listen(self.disk_room.look)
         self.backups = Backups(stores, groups, outbound, environment, health, has_room=self._has_room)
+        self.compaction = Compaction(engines, self.disk_room, groups, environment)
         self._scheduler = Scheduler(
             *(stores.state, writer, replicas, agenda, precedence, environment, health), meters=groups.meters
         )
@@ -214,6 +220,7 @@ class Node:
         self._statuses.listen(self._lead_with_room)
         leaders = self.leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self._assignments = Assignments(groups, self.requests, leaders, environment, health)
+        self.comparisons = Comparisons(stores, groups, snapshots, outbound, agenda, environment, health)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
         self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial), standstills.look)
         standstills.listeners += [replicas.overslept, self._overslept, self.brokers.overslept]
@@ -319,6 +326,12 @@ class Node:
             done(encode(self.permissions.may(body, source)))
         elif method is QUOTA_USE:
             done(encode(self.permissions.quotas.use(body)))
+        elif method is COMPACT:
+            done(encode(self.compaction.ask(body)))
+        elif method is GROUP_COMPARE:
+            self.comparisons.answer(body, done)
+        elif method is GROUP_REBUILD:
+            self.comparisons.rebuild(body, done)
         elif method is CLUSTER_MAP:
             self.standstills.look(self.environment.now())
             done(encode(self.groups.map_reply(body)))
@@ -447,6 +460,8 @@ class Node:
         self.sweeps.start()
         self._lease_ends.start()
         self._assignments.start()
+        self.comparisons.start()
+        _tell_recovery(self.stores, self.audit)
 
     async def serving(self) -> None:
         """Wait until the cluster is formed and every group here has a leader. Raises the error the node failed with
@@ -605,6 +620,7 @@ class Node:
         self.sweeps.stop()
         self._lease_ends.stop()
         self._assignments.stop()
+        self.comparisons.stop()
         self.audit.stop()
         self._scheduler.stop()
         self._reads.stop()
@@ -612,6 +628,17 @@ class Node:
         self.watches.stop()
         self.snapshots.stop()
         self.backups.stop()
+
+
+def _tell_recovery(stores: Stores, audit: AuditQueue) -> None:
+    """Log, and write to the audit trail, that groups were taken up here without a majority."""
+    recovery, identity = stores.identity.recovery, stores.identity
+    if recovery is None or recovery.told:
+        return
+    event(log_events.GROUPS_RECOVERED, cluster=identity.cluster_id, groups=recovery.groups, lost=recovery.lost)
+    names = f"{', '.join(recovery.groups)} without {', '.join(recovery.lost)}"
+    audit.note(AuditEntry("", 0, "admin", identity.node_id, "", "", "metad recover", names))
+    stores.told()
 
 
 def _rss_bytes() -> int:

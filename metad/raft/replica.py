@@ -92,6 +92,8 @@ class RaftGroup:
         self.snapshot_streamed = leader.snapshot_streamed
         self.snapshot_failed = leader.snapshot_failed
         self.snapshot_installed = follower.snapshot_installed
+        self.order_rebuilding = leader.order_rebuilding
+        self.rebuild = follower.rebuild
         log.tell_durable(self._log_durable)
 
     # --- what others see; the rules document it ----------------------------------------------------------

@@ -119,7 +119,7 @@ class Server:
         if self._process is not None:
             raise ServerError("the server is running already")
         self._ready_file.unlink(missing_ok=True)
-        argv = [*self._command, "--data-dir", str(self._data_directory()), *self._where()]
+        argv = [*self._command, "--data-dir", str(self.data_directory()), *self._where()]
         argv += ["--ready-file", str(self._ready_file)]
         if self._config is not None:
             argv += ["--config", str(self._config)]
@@ -140,7 +140,8 @@ class Server:
     def _certificates(self) -> Path:
         return self._directory / "certificates"
 
-    def _data_directory(self) -> Path:
+    def data_directory(self) -> Path:
+        """Where it keeps everything."""
         return self._directory / "data"
 
     def wait_ready(self, timeout_s: float = 120.0) -> None:
@@ -263,7 +264,7 @@ class Cluster(Server):
         return []
 
     def _certificates(self) -> Path:
-        return self._data_directory() / "certificates"
+        return self.data_directory() / "certificates"
 
     def members(self) -> list[int]:
         """Process ids of the running nodes."""

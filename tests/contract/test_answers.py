@@ -258,21 +258,21 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
             return c.SessionEndStep([], b"", 0, b"", b"", True)
         case "session.end_tenant":
             return m.SessionEndTenant("nobody", True)
-        case "session.endings":
-            return m.SessionEndings()
         case "feature.change" | "feature.switch":
             return method.body([method.item("checked-entries", "held")])
         case "quota.put":
             return method.body([Quota("tenant/nobody", 1)])
         case "quota.delete":
             return method.body([QuotaKey("tenant/nobody")])
-        case "quota.list" | "quota.use" | "feature.list":
-            return method.body()
         case "quota.counts":
             return method.body(known.nodes[0].node_id, [])
+        case "group.compare":
+            return method.body(f"data-{GROUP}", 0, b"", 1)
+        case "group.rebuild":
+            return method.body(f"data-{GROUP}")
         case "tenants.end" | "tenants.keep" | "tenants.use":
             return method.body("nobody")
-        case "tenants.endings" | "tenants.list":
+        case "tenants.endings" | "tenants.list" | "quota.list" | "quota.use" | "session.endings" | "feature.list":
             return method.body()
         case "tenants.rest":
             return method.body(b"", 3)

@@ -96,7 +96,7 @@ PAGES = {
     "wire/TABLES.md": 88,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 362
+MARKDOWN_KIB_MAX = 363
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 55,
@@ -105,7 +105,7 @@ MODULES = {
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 116
 """Public docstrings that say nothing of anything."""
-MODULES_WITH_ONE_IMPORTER = 206
+MODULES_WITH_ONE_IMPORTER = 208
 """Modules that one other or none imports."""
 
 

@@ -43,6 +43,36 @@ slot. Its leader decides about the cluster. Like every group of its kind it also
 watch reads what is in no slot where it reads slot 0."""
 
 
+_RECOVERED: Final = re.compile(r"(.*)~([1-9][0-9]{0,8})-([0-9a-f]{16})", re.DOTALL)
+
+
+class ClusterName(NamedTuple):
+    """What the id of a cluster says. A cluster whose groups were recovered without a majority gets another id, so that
+    nothing of before takes part in it."""
+
+    name: str
+    recovered: int = 0
+    """How often."""
+    mark: str = ""
+    """16 hexadecimal digits: which nodes went on, and without whom."""
+
+    @classmethod
+    def parse(cls, cluster_id: str) -> ClusterName:
+        """Take it apart. An id of any form has a name."""
+        found = _RECOVERED.fullmatch(cluster_id)
+        return cls(cluster_id) if found is None else cls(found[1], int(found[2]), found[3])
+
+    @property
+    def cluster_id(self) -> str:
+        """The id."""
+        return f"{self.name}~{self.recovered}-{self.mark}" if self.recovered else self.name
+
+    def supersedes(self, other: ClusterName) -> bool:
+        """Whether this is what the other one became, or would have: of two recoveries of one cluster exactly one
+        supersedes the other."""
+        return self.name == other.name and self > other
+
+
 SLOTS: Final = 1024
 """Hash buckets of routing keys per group kind. Fixed for the life of a cluster."""
 
@@ -475,6 +505,50 @@ class ReadIndexReply(Message, frozen=True):
 
     index: U63
     """Index in the group's log."""
+
+
+class GroupCompare(Message, frozen=True):
+    """Between nodes: asks a replica for the checksum of a part of its state, as it was with entry ``index`` of the log
+    applied and none after it. The leader names its newest entry, before it sends a later one. ``conflict`` if the
+    replica has applied a later one, or does not come so far in time; ``not_replica`` if it is none."""
+
+    group: str
+    """Name of the group."""
+    index: U63
+    """Index in the group's log."""
+    begin: bytes
+    """Where the part begins: a key behind the group prefix."""
+    rows: U32
+    """How many rows the part has at most. It has fewer if they are longer than 2 MiB."""
+    doubted: list[str] = []  # noqa: RUF012
+    """Ids of the nodes that differed when the part was compared last. They should not be made the leader."""
+
+
+class GroupSum(Message, frozen=True):
+    """What a replica has in a part of its state. What belongs to the replica alone is left out."""
+
+    digest: bytes
+    """BLAKE2b of 16 bytes, of the msgpack of each row: an array of key and value."""
+    rows: U32
+    """In the part."""
+    end: bytes = b""
+    """Where the next part begins; empty: there is none."""
+
+
+class GroupRebuild(Message, frozen=True):
+    """Between nodes: the leader has found that the state of a replica is not that of the majority. The replica applies
+    nothing more and serves no reads, and takes the next snapshot that the leader sends in place of its state. If none
+    comes, it goes on as before. ``conflict`` if the replica leads, or takes a snapshot already."""
+
+    group: str
+    """Name of the group."""
+
+
+class GroupRebuilding(Message, frozen=True):
+    """The replica waits for the snapshot."""
+
+    index: U63
+    """The snapshot must end with this entry or a later one."""
 
 
 class Join(Message, frozen=True):

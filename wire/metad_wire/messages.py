@@ -1082,6 +1082,36 @@ class GroupStatus(Message, frozen=True):
     """How long these take, by the rate."""
     served_per_s: U63 = 0
     """The rate: items that were begun per second when many waited last; at first an assumption."""
+    unlike: list[str] = []
+    """Ids of the nodes whose state of the group differs from that of the majority, as the leader found; they get a
+    snapshot. Without a majority, of all that were compared."""
+    undecided: bool = False
+    """Whether there is no such majority."""
+
+
+class Compact(Message, frozen=True):
+    """Has a node drop what is deleted from all its files, group by group, beside its work. ``no_room`` if the disk has
+    too little room to write the largest store anew."""
+
+    begin: bool = False
+    """Begin, unless it is under way; False: only ask how far it is."""
+
+
+class CompactReply(Message, frozen=True):
+    """How far a node is with dropping what is deleted, or was when it ended last."""
+
+    running: bool = False
+    """Whether it is under way."""
+    done: U32 = 0
+    """Parts that are done."""
+    parts: U32 = 0
+    """All of them; 0: it was never begun since the node's start."""
+    before_bytes: U63 = 0
+    """Of files when it began."""
+    bytes: U63 = 0
+    """Of files now."""
+    error: str = ""
+    """Why it broke off; empty if it did not."""
 
 
 class LaneStatus(Message, frozen=True):

@@ -44,6 +44,9 @@ STATUS = Method(0x0001, "system.status", m.Status, m.StatusReply, Lane.CONTROL, 
 
 ACTIVITY = Method(0x000E, "system.activity", m.Activity, m.ActivityReply, Lane.CONTROL, mutates=False, by=By.ANY)
 EVENTS = Method(0x074B, "system.events", m.Events, m.EventsReply, Lane.CONTROL, mutates=False, by=By.ANY)
+COMPACT = Method(
+    *(0x0762, "system.compact", m.Compact, m.CompactReply, Lane.CONTROL), mutates=False, by=By.ANY, whose=For.ADMINS
+)
 
 CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, Lane.CONTROL, mutates=False, by=By.ANY)
 CLUSTER_JOIN = Method(
@@ -84,6 +87,12 @@ BACKUP_BEGIN = Method(0x0770, "backup.begin", bak.BackupBegin, bak.BackupBegun, 
 BACKUP_READ = Method(0x0771, "backup.read", bak.BackupRead, bak.BackupPiece, Lane.SCANS, **_OF_BACKUPS)
 BACKUP_END = Method(0x0772, "backup.end", bak.BackupEnd, c.Done, Lane.SCANS, **_OF_BACKUPS)
 BACKUP_LOG = Method(0x0773, "backup.log", bak.BackupLog, bak.BackupEntries, Lane.SCANS, **_OF_BACKUPS)
+GROUP_COMPARE = Method(
+    0x0760, "group.compare", c.GroupCompare, c.GroupSum, Lane.CONTROL, mutates=False, by=By.ANY, whose=For.NODES
+)
+GROUP_REBUILD = Method(
+    0x0761, "group.rebuild", c.GroupRebuild, c.GroupRebuilding, Lane.CONTROL, mutates=False, by=By.ANY, whose=For.NODES
+)
 
 WATCH_OPEN = Method(0x000B, "watch.open", WatchOpen, WatchOpened, Lane.SCANS, mutates=False, by=By.REPLICA)
 """The reply begins a stream of events, which ends with one that says so, with a CANCEL or with the connection."""

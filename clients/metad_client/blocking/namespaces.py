@@ -253,6 +253,7 @@ class Cluster(Twin):
     statuses = Call(cluster.Cluster.statuses)
     activity = Call(cluster.Cluster.activity)
     events = Call(cluster.Cluster.events)
+    compact = Call(cluster.Cluster.compact)
     transfer = Call(cluster.Cluster.transfer)
     join = Call(cluster.Cluster.join)
     leave = Call(cluster.Cluster.leave)

@@ -1,14 +1,16 @@
-"""``metadctl slow`` and ``metadctl loud``: which requests took long, and who asks for most."""
+"""``metadctl slow`` and ``metadctl loud``: which requests took long, and who asks for most. And ``metadctl compact``,
+for nodes whose reads take long because much was deleted."""
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections import Counter
 from collections.abc import Collection
 from typing import Any, Final
 
-from metad_wire.messages import ACTIVITY_MAX, ActivityReply, SlowRequest
+from metad_wire.messages import ACTIVITY_MAX, ActivityReply, CompactReply, SlowRequest
 
 from ..client import Client
 from ..errors import MetadError
@@ -29,6 +31,57 @@ def add(commands: Commands) -> None:
         parser.add_argument(
             "--most", type=count, default=20, metavar="N", help="at most N of each kind, 0 for 256; default 20"
         )
+
+    compact = commands.add(
+        "compact", "drop what is deleted from the files of nodes, and show how much that frees", _compact
+    )
+    compact.add_argument("node", metavar="NODE", help="the node, or `all`")
+
+
+_LOOK_S: Final = 0.5
+
+
+async def _compact(m: Client, a: Arguments, printer: Printer) -> None:
+    """Begin, and look until all have ended. A node that goes on after that needs nobody to look."""
+    nodes = () if a.node == "all" else (a.node,)
+    found = await m.cluster.compact(nodes=nodes)
+    told: dict[str, int] = {}
+    while any(isinstance(one, CompactReply) and one.running for one in found.values()):
+        for node, one in found.items():
+            if isinstance(one, CompactReply) and told.get(node) != one.done:
+                told[node] = one.done
+                sys.stderr.write(f"metadctl: {node}: {one.done} of {one.parts} parts\n")
+        await asyncio.sleep(_LOOK_S)
+        running = [node for node, one in found.items() if isinstance(one, CompactReply) and one.running]
+        found |= await m.cluster.compact(begin=False, nodes=running)
+    failed = {node: one for node, one in sorted(found.items()) if isinstance(one, MetadError)}
+    ended = {node: one for node, one in sorted(found.items()) if isinstance(one, CompactReply)}
+    records = [
+        {
+            "node": node,
+            "parts": one.parts,
+            "done": one.done,
+            "bytes": one.bytes,
+            "freed_bytes": max(0, one.before_bytes - one.bytes),
+            "error": one.error,
+        }
+        for node, one in ended.items()
+    ]
+    rows = [
+        {
+            "node": node,
+            "files": people.size(one.bytes),
+            "freed": people.size(max(0, one.before_bytes - one.bytes)),
+            "error": one.error or None,
+        }
+        for node, one in ended.items()
+    ]
+    if ended or not failed:
+        printer.many(records, rows)
+    for node, error in failed.items():
+        if node == max(failed):
+            raise error
+        sys.stderr.write(f"metadctl: {node}: {error}\n")
 
 
 async def _asked(m: Client, a: Arguments) -> dict[str, ActivityReply]:

@@ -39,9 +39,11 @@ CODES: Final[dict[str, Severity]] = {
     "disk_low": "warning",
     "group_no_leader": "critical",
     "group_no_quorum": "critical",
+    "group_undecided": "critical",
     "group_under_replicated": "warning",
     "group_overloaded": "warning",
     "replica_lagging": "warning",
+    "replica_unlike": "warning",
     "replica_catching_up": "warning",
     "expiry_late": "warning",
     "wills_unclaimed": "warning",
@@ -273,6 +275,14 @@ def _of_group(group: GroupView) -> Iterator[Problem]:
         waits, per_s = people.duration(group.status.wait_ms), group.status.served_per_s
         text = f"{group.status.waiting_items:,} items wait, {waits} at {per_s:,} a second"
         yield Problem("group_overloaded", text, group=group.name)
+    unlike = [] if group.status is None else group.status.unlike
+    if group.status is not None and group.status.undecided:
+        text = f"the states of {people.listed(unlike)} differ, and no majority says which is right"
+        yield Problem("group_undecided", text, group=group.name)
+    else:
+        for node in unlike:
+            text = f"the state of {node} is not that of the majority, and is being replaced"
+            yield Problem("replica_unlike", text, node, group.name)
     for follower in group.followers:
         node, lag = follower.node_id, group.lag_entries(follower)
         if not follower.reachable:

@@ -7,7 +7,17 @@ from collections.abc import Callable, Sequence
 from metad_wire import cluster as c
 from metad_wire import methods
 from metad_wire.cluster import GroupId
-from metad_wire.messages import Activity, ActivityReply, Events, EventsReply, Page, Status, StatusReply
+from metad_wire.messages import (
+    Activity,
+    ActivityReply,
+    Compact,
+    CompactReply,
+    Events,
+    EventsReply,
+    Page,
+    Status,
+    StatusReply,
+)
 from metad_wire.methods import Body, Method, Reply
 
 from ..dispatch.calls.call import Call
@@ -63,6 +73,15 @@ class Cluster(Facade):
             return Events(since_ms, Page(page_size, known.get(node, b"")))
 
         return await self._of_each(methods.EVENTS, asked, sequence("nodes", nodes, "str"), deadline_s)
+
+    async def compact(
+        self, *, begin: bool = True, nodes: Sequence[str] = (), deadline_s: float | None = None
+    ) -> dict[str, CompactReply | MetadError]:
+        """Have every node, or each of these, drop what is deleted from its files; by id, how far it is, or the error
+        of one that does not answer or has too little room. ``begin=False`` only asks."""
+        argument("begin", begin, bool)
+        asked = Compact(begin)
+        return await self._of_each(methods.COMPACT, lambda _: asked, sequence("nodes", nodes, "str"), deadline_s)
 
     async def _of_each(
         self,

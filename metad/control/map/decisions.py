@@ -222,6 +222,35 @@ def changed(current: ClusterMap, text: str, **fields: Any) -> Decision:
     return Decision(following, text)
 
 
+VERSIONS_LOST = 1_000_000
+"""More versions of the map than can have been lost with a majority of its replicas. Clients and nodes that know some of
+them take the map of the recovered cluster for newer."""
+
+
+def recovered(current: ClusterMap, cluster_id: str, lost: Collection[str]) -> Decision:
+    """Let the map say that the cluster was recovered and goes on by this id, without the nodes that were lost. New ones
+    may have their names."""
+    nodes = [node for node in current.nodes if node.node_id not in lost]
+    rest = staying(nodes) or [node.node_id for node in nodes]
+    groups = [
+        msgspec.structs.replace(
+            group,
+            initial=[node for node in group.initial if node not in lost],
+            replicas=[node for node in group.replicas if node not in lost] or rest[:1],
+            learners=[node for node in group.learners if node not in lost],
+        )
+        for group in current.groups
+    ]
+    following = msgspec.structs.replace(
+        current,
+        version=current.version + VERSIONS_LOST,
+        cluster_id=cluster_id,
+        nodes=nodes,
+        groups=balanced_leaders(metadata_on(groups, nodes), rest, regions_of(nodes)),
+    )
+    return Decision(following, f"the cluster was recovered as {cluster_id} without {', '.join(sorted(lost))}")
+
+
 def staying(nodes: Iterable[NodeRecord]) -> list[str]:
     """The nodes that may be given something."""
     return [node.node_id for node in nodes if not node.leaving]

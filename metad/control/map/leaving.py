@@ -53,6 +53,14 @@ class Directory(Protocol):
         """Its random name."""
 
     @property
+    def cluster_id(self) -> str:
+        """Of its cluster; empty before that has formed, or has accepted the node."""
+
+    @property
+    def lost(self) -> Collection[str]:
+        """The nodes without which the cluster was recovered."""
+
+    @property
     def asked(self) -> Asked:
         """What :meth:`note` has noted last."""
 

@@ -24,7 +24,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from metad_wire.messages import DiskStatus
+import msgspec
+
+from metad_wire.errors import NoRoomError
+from metad_wire.messages import Compact, CompactReply, DiskStatus
 
 from ... import log_events
 from ...config import Config, StorageConfig
@@ -32,6 +35,7 @@ from ...errors import DiskFullError, StorageError
 from ...logs import event
 from ...raft.base import FULL, LOW, ROOM
 from ...storage.engine import Engine
+from ...storage.keys import after_prefix
 from ...storage.room import BACK, DiskUse, Trend, keep_reserve, lend_reserve, mark_of, release_reserve
 from ..environment import Environment, Queue, Timer
 from ..health import Health
@@ -251,6 +255,69 @@ _LOOK_PART: Final = 16
 def _full(mark: int) -> int:
     """With less room than this the disk is as good as full."""
     return max(mark // _FULL_PART, min(mark // _FULL_PART_MOST, _FULL_BYTES))
+
+
+class Compaction:
+    """Drops what is deleted from all files, because somebody wants that: range by range, so that it can be said how far
+    it is, and so that what else waits for its turn beside the loop has it."""
+
+    def __init__(self, engines: Sequence[Engine], room: DiskRoom, groups: Groups, environment: Environment) -> None:
+        self._engines = engines
+        self._room = room
+        self._groups = groups
+        self._environment = environment
+        self._left: list[tuple[Engine, bytes, bytes]] = []
+        self._status = CompactReply()
+
+    def ask(self, body: Compact) -> CompactReply:
+        """Begin, if that is wanted, and say how far it is. Raises NoRoomError."""
+        if body.begin and not self._status.running:
+            self._begin()
+        self._status = msgspec.structs.replace(self._status, bytes=self._files_bytes())
+        return self._status
+
+    def _begin(self) -> None:
+        largest = max(engine.files_bytes for engine in self._engines)
+        if not self._room.has_room_for(largest):
+            raise NoRoomError(f"the disk has too little room to write {largest:,} bytes anew beside the old files")
+        prefixes = sorted(driver.group.prefix for driver in self._groups.drivers.values())
+        self._left = [(engine, prefix, after_prefix(prefix)) for engine in self._engines for prefix in prefixes]
+        self._status = CompactReply(True, 0, len(self._left), self._files_bytes())
+        self._environment.beside(self._flush, self._flushed, Queue.LONG)
+
+    def _flush(self) -> None:
+        for engine in self._engines:
+            engine.flush()
+
+    def _flushed(self, error: BaseException | None) -> None:
+        """What was in memory is in files, and counts as it was."""
+        self._status = msgspec.structs.replace(self._status, before_bytes=self._files_bytes())
+        if error is None:
+            self._next()
+        else:
+            self._done(error)
+
+    def _files_bytes(self) -> int:
+        return sum(engine.files_bytes for engine in self._engines)
+
+    def _next(self) -> None:
+        engine, begin, end = self._left.pop(0)
+        if not self._room.has_room_for(engine.files_bytes):
+            self._status = msgspec.structs.replace(self._status, running=False, error="the disk has too little room")
+            return
+        self._environment.beside(partial(engine.compact, begin, end), self._done, Queue.LONG)
+
+    def _done(self, error: BaseException | None) -> None:
+        done = self._status.done + (error is None)
+        running = bool(self._left) and error is None
+        text = "" if error is None else str(error)
+        self._status = msgspec.structs.replace(self._status, running=running, done=done, error=text)
+        if running:
+            self._next()
+        else:
+            event(
+                log_events.COMPACTED_ALL, bytes=self._files_bytes(), before_bytes=self._status.before_bytes, error=text
+            )
 
 
 class DiskRoom:

@@ -76,11 +76,12 @@ class NodeSnapshots:
 
     def install(self, driver: GroupDriver, message: Snapshot) -> None:
         """Put a received snapshot in place of a group's state, and open that, beside the loop."""
-        parts = None if driver.installing else self.streams.install(driver.group, message)
+        parts = None if driver.installing and not driver.rebuilding else self.streams.install(driver.group, message)
         if parts is None:
             return
         self._watches.end(driver, LogCutError(f"a snapshot is put in place of {driver.group.name} on this node"))
         driver.install()
+        driver.rebuilding = False
         self._agenda.hold(driver)
         opened: list[Machine] = []
 

@@ -15,12 +15,13 @@ from pathlib import Path
 
 import msgspec
 
+from metad_wire.cluster import ClusterName
 from metad_wire.program.build import build
 
 from ... import formats, log_events
 from ...config import Config, StorageConfig
 from ...control.map.leaving import Asked
-from ...errors import ConfigError, DamagedStoreError, DiskFullError, LeftError, StorageError, file_error
+from ...errors import ConfigError, DamagedStoreError, DiskFullError, LeftError, RefusedError, StorageError, file_error
 from ...logs import event
 from ...storage import keys
 from ...storage.engine import Engine
@@ -33,6 +34,18 @@ _DIRECTORY_MODE = 0o700
 _MEMTABLE_PART, _SHORT_PART = 4, 32
 """Of the low-water mark, what a memtable of the log takes at most, and if the disk is short of room."""
 _IDENTITY_KEY = keys.STORE_PREFIX + b"identity"
+
+
+class Recovery(msgspec.Struct, frozen=True):
+    """Groups that had lost their majority for good were taken up on this data directory."""
+
+    at_ms: int
+    groups: list[str]
+    """That this node has taken up."""
+    lost: list[str]
+    """Nodes without which the cluster goes on."""
+    told: bool = False
+    """It is in the log and in the audit trail."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
@@ -48,6 +61,8 @@ class StoreIdentity(msgspec.Struct, frozen=True):
     asked: Asked = Asked()  # to be taken into its cluster
     build: str = ""  # version and commit of metad that started it last; empty: an older one
     converts: int = 0  # the older format of which rows may be left; 0: none
+    superseded: str = ""  # the id of the cluster that was recovered without this directory
+    recovery: Recovery | None = None  # the last one
 
 
 class Stores:
@@ -70,6 +85,8 @@ class Stores:
         ours = self.identity.cluster_id
         if ours == cluster_id or not cluster_id:  # a map of an older version names no cluster
             return
+        if ClusterName.parse(ours).supersedes(ClusterName.parse(cluster_id)):
+            return  # the map is of before the cluster was recovered
         if ours:
             raise ConfigError(
                 f"the cluster that this node has formed or joined is {cluster_id!r}, and its data directory belongs to "
@@ -99,6 +116,16 @@ class Stores:
         return self.identity.store_id
 
     @property
+    def cluster_id(self) -> str:
+        """Of the cluster that it belongs to; empty if it belongs to none yet."""
+        return self.identity.cluster_id
+
+    @property
+    def lost(self) -> list[str]:
+        """The nodes without which the cluster was recovered last; empty if it never was."""
+        return [] if self.identity.recovery is None else self.identity.recovery.lost
+
+    @property
     def asked(self) -> Asked:
         """What is known of the node's requests to be taken in."""
         return self.identity.asked
@@ -113,6 +140,21 @@ class Stores:
         self.identity = msgspec.structs.replace(self.identity, left=True)
         _write(self.log.engine, self.identity)
 
+    def supersede(self, cluster_id: str) -> RefusedError:
+        """Note for ever that the cluster goes on by this id, without this directory. Blocks for an fsync, once. Returns
+        why the node must end. Raises StorageError."""
+        self.identity = msgspec.structs.replace(self.identity, superseded=cluster_id)
+        _write(self.log.engine, self.identity)
+        return RefusedError(superseded_text(self.identity.cluster_id, cluster_id))
+
+    def told(self) -> None:
+        """The recovery is known to others."""
+        recovery = self.identity.recovery
+        if recovery is not None:
+            recovery = msgspec.structs.replace(recovery, told=True)
+            self.identity = msgspec.structs.replace(self.identity, recovery=recovery)
+            _write(self.log.engine, self.identity, sync=False)
+
     def close(self) -> None:
         """Close both stores."""
         try:
@@ -124,7 +166,7 @@ class Stores:
 def open_stores(config: Config) -> Stores:
     """Open or create both stores. Raises StorageError, DamagedStoreError, ConfigError or LeftError; then nothing stays
     open."""
-    log, state = _engines(config)
+    log, state = open_engines(config)
     try:
         return pair_stores(config, log, state)
     except BaseException:
@@ -142,6 +184,8 @@ def pair_stores(config: Config, log: LogStore, state: Engine) -> Stores:
             f"{identity.node_id} has left cluster {identity.cluster_id!r}, and this is the data directory that it had "
             "there. To join again, give it an empty data directory and [cluster] join"
         )
+    if identity.superseded:
+        raise RefusedError(superseded_text(identity.cluster_id, identity.superseded))
     identity = msgspec.structs.replace(
         _brought_up(identity), life=identity.life + 1, incarnation=os.urandom(8).hex(), build=build()
     )
@@ -171,7 +215,16 @@ def nodes_in(directory: Path) -> list[str]:
     return sorted(path.parent.name for path in directory.glob("*/raft"))
 
 
-def _engines(config: Config) -> tuple[LogStore, Engine]:
+def superseded_text(ours: str, theirs: str) -> str:
+    """Why a node must not go on with a directory of before its cluster was recovered."""
+    return (
+        f"cluster {ours!r} was recovered as {theirs!r} without this data directory: what it has is of before. Keep "
+        "it for analysis, and start this node with an empty data directory and [cluster] join"
+    )
+
+
+def open_engines(config: Config) -> tuple[LogStore, Engine]:
+    """Open or create log and state, and check nothing. Raises what :func:`open_stores` raises."""
     if config.storage.engine == "memory":
         return LogStore(MemoryEngine()), MemoryEngine()
     from ...storage.rocks import LOG_MEMTABLE_BYTES, RocksEngine, Shared, log_options, state_options
@@ -250,7 +303,7 @@ def _keep_private(directory: Path) -> None:
 
 
 def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity, bool]:
-    in_log, in_state = _read(log, "raft"), _read(state, "state")
+    in_log, in_state = read_identity(log, "raft"), read_identity(state, "state")
     if in_log is None and in_state is not None:
         raise DamagedStoreError(
             "the data directory has a state but no log (raft/): writes acknowledged after the last flush of the state "
@@ -263,6 +316,8 @@ def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity
         _write(state, identity)
         return identity, False
     wanted = config.cluster_id or in_log.cluster_id
+    if in_log.cluster_id and ClusterName.parse(in_log.cluster_id).name == config.cluster_id:
+        wanted = in_log.cluster_id
     if in_log.cluster_id not in ("", wanted) or in_log.node_id != config.node_id:
         raise ConfigError(
             f"the data directory belongs to node {in_log.node_id!r} of cluster {in_log.cluster_id!r}, the "
@@ -277,7 +332,8 @@ def _identify(config: Config, log: Engine, state: Engine) -> tuple[StoreIdentity
     return in_log, False
 
 
-def _read(engine: Engine, name: str) -> StoreIdentity | None:
+def read_identity(engine: Engine, name: str) -> StoreIdentity | None:
+    """The identity of a store; None if it is new. Raises DamagedStoreError or ConfigError."""
     value = engine.get(_IDENTITY_KEY)
     if value is None:
         return None
@@ -290,7 +346,12 @@ def _read(engine: Engine, name: str) -> StoreIdentity | None:
     return identity
 
 
+def identity_row(identity: StoreIdentity) -> dict[bytes, bytes | None]:
+    """What is written of an identity."""
+    return {_IDENTITY_KEY: msgspec.msgpack.encode(identity)}
+
+
 def _write(engine: Engine, identity: StoreIdentity, *, sync: bool = True) -> None:
-    engine.write({_IDENTITY_KEY: msgspec.msgpack.encode(identity)})
+    engine.write(identity_row(identity))
     if sync:
         engine.sync()

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -152,6 +153,14 @@ class _Recall:
         self.items = self.weight = SHARE_ITEMS  # each is a turn: its items do not say how much it reads
 
 
+@dataclass(eq=False, slots=True)
+class Checkpoint:
+    """An entry, and what to call once it is applied. The call must not last: nothing is applied meanwhile."""
+
+    index: int
+    reached: Callable[[], None]
+
+
 class GroupDriver:
     """Drives one group's machine over its replica. Everything runs on the event loop."""
 
@@ -193,6 +202,16 @@ class GroupDriver:
         self.installing = False
         """A snapshot is being put in place of the state, or the state is dropped: it may be neither read nor applied
         to. Whoever comes back to it in a later turn looks at this first."""
+        self.rebuilding = False
+        """The state is wrong. It is :attr:`installing`, although the snapshot has yet to come."""
+        self.checkpoint: Checkpoint | None = None
+        """Somebody wants to see the state as it is with an entry applied and none after it."""
+        self.doubted: tuple[str, ...] = ()
+        """Nodes whose state differed when states were compared last: they should not be made the leader."""
+        self.unlike: list[str] = []
+        """Nodes whose state differs from that of the majority, as this leader has found; see ``GroupStatus``."""
+        self.undecided = False
+        """Whether there is no such majority."""
 
     @property
     def waiting_items(self) -> int:
@@ -453,6 +472,8 @@ class GroupDriver:
         if in_flight and in_flight[0].index <= machine.applied:
             raise AssertionError(f"{group.name}: entry {in_flight[0].index} would be applied after {machine.applied}")
         end, items, size = group.applicable, 0, 0
+        if self.checkpoint is not None and machine.applied < self.checkpoint.index:
+            end = min(end, self.checkpoint.index)
         while machine.applied < end and items < items_max:
             index = machine.applied + 1
             if in_flight and in_flight[0].index == index:
@@ -505,6 +526,9 @@ class GroupDriver:
         self.machine.staged()
         staged, self._staged = self._staged, []
         self.group.applied_to(self.machine.applied)
+        if self.checkpoint is not None and self.machine.applied == self.checkpoint.index:
+            checkpoint, self.checkpoint = self.checkpoint, None
+            checkpoint.reached()
         for entry in staged:
             entry.applying_s = begun_s
             for work, outcome in zip(entry.works, entry.outcomes, strict=True):

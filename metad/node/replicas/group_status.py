@@ -107,6 +107,8 @@ class GroupStatuses:
             waiting_items=driver.waiting_items,
             wait_ms=round(1000 * driver.wait_s(self._environment.now())),
             served_per_s=round(driver.rate.estimate(self._environment.now())),
+            unlike=driver.unlike if replica.is_leader else [],
+            undecided=driver.undecided and replica.is_leader,
         )
 
 

@@ -36,6 +36,7 @@ class Follower:
     _verified: int = 0  # the log agrees with the leader's up to here
     _acknowledged: int = -1  # the match last sent
     _round: int = 0  # the newest round heard of
+    _rebuilds: bool = False  # the state is wrong, and a snapshot is wanted that ends no earlier than it
 
     def on_append(self, peer: str, message: Append, now: float) -> None:
         """Records, or a heartbeat."""
@@ -164,18 +165,26 @@ class Follower:
             return
         if state.leader != peer or message.term != state.term:
             return  # its heartbeats introduce it first
-        if message.index <= state.commit:
-            self._reply(peer)
-        else:
+        if message.index > state.commit or (self._rebuilds and message.index >= state.applied):
             self._host.install_snapshot(message)
+        else:
+            self._reply(peer)
+
+    def rebuild(self, wanted: bool) -> None:
+        """Whether to take a snapshot in place of the state although the log lacks nothing. The state is wrong, and what
+        the replica has acknowledged and voted for is not, so the log stays, and so does what is known to be committed.
+        """
+        self._rebuilds = wanted
 
     def snapshot_installed(self, message: Snapshot) -> None:
         """The durable state is now the snapshot's: the log goes on behind it."""
         state, log = self._state, self._log
-        if message.index <= state.applied:
+        rebuilds, self._rebuilds = self._rebuilds, False
+        if message.index < state.applied + (not rebuilds):
             raise UnsafeStateError(f"{state.name}: snapshot {message.index} put over applied {state.applied}")
         configuration = log.configuration
-        log.restart(message.index, message.index_term, message.configuration)
+        if not rebuilds or message.index > state.commit:  # otherwise the log has it, and what is acknowledged after it
+            log.restart(message.index, message.index_term, message.configuration)
         # Meanwhile a leader may have sent, and committed, entries behind the snapshot.
         state.set_commit(max(state.commit, message.index))
         state.set_applied(message.index)

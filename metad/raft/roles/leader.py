@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 
+import msgspec
+
 from ... import log_events
 from ...errors import JOIN_ANEW
 from ...logs import event
@@ -200,6 +202,13 @@ class Leader:
                 self._state.term, message.index, message.index_term, message.configuration, message.stream
             )
             self._host.send(peer, progress.snapshot)
+
+    def order_rebuilding(self, peer: str, message: Snapshot) -> None:
+        """A peer that lacks nothing of the log has all of a snapshot's bytes: have it install them in place of a state
+        that is wrong. If the order gets lost, a later comparison finds that the state is wrong still."""
+        if self._state.role == LEADER and peer in self._leadership.peers:
+            self._host.send(peer, msgspec.structs.replace(message, term=self._state.term))
+            self._host.wake()
 
     def snapshot_failed(self, peer: str, why: str = "") -> None:
         """Streaming broke off: begin again when the peer answers."""

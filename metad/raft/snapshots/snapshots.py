@@ -108,10 +108,11 @@ def _any_size(_: int) -> bool:
 class _Transfer:
     """A snapshot that a leader wants a peer to have."""
 
-    def __init__(self, group: RaftGroup, peer: str, not_before_s: float) -> None:
+    def __init__(self, group: RaftGroup, peer: str, not_before_s: float, *, rebuilds: bool = False) -> None:
         self.group = group
         self.peer = peer
         self.not_before_s = not_before_s
+        self.rebuilds = rebuilds  # the peer's state is wrong, and its log lacks nothing
         self.sender: SnapshotSender | None = None
         self.message: Snapshot | None = None  # once the parts are being read
         self.begun_s = 0.0
@@ -126,7 +127,8 @@ class _Transfer:
     def wanted(self) -> bool:
         """Whether the leader still is one and waits for it."""
         progress = self.group.peers.get(self.peer)
-        return self.group.is_leader and progress is not None and progress.sending is Sending.SNAPSHOT
+        waits = self.rebuilds or (progress is not None and progress.sending is Sending.SNAPSHOT)
+        return self.group.is_leader and progress is not None and waits
 
 
 class Snapshots:
@@ -174,8 +176,26 @@ class Snapshots:
         if transfer is None:
             self._transfers[at] = _Transfer(group, peer, self._retry_s.get(at, -NEVER))
         else:
-            transfer.told = False  # it is being streamed, or has been since an earlier term
+            transfer.told = transfer.rebuilds = False  # it is being streamed, or has been since an earlier term
         self._schedule()
+
+    def rebuild(self, group: RaftGroup, peer: str) -> None:
+        """Get a peer a snapshot whose state is wrong, although its log lacks nothing. Whoever wants that looks later
+        whether it has helped."""
+        at = group.prefix, peer
+        if at not in self._transfers:
+            self._transfers[at] = _Transfer(group, peer, self._retry_s.get(at, -NEVER), rebuilds=True)
+            self._schedule()
+
+    def rebuilt(self, group: RaftGroup, peer: str) -> None:
+        """The state of a peer is as it should be."""
+        transfer = self._transfers.get((group.prefix, peer))
+        if transfer is not None and transfer.rebuilds:
+            self._forget(transfer, "the state is right")
+
+    def receives(self, group: RaftGroup) -> bool:
+        """Whether a snapshot of the group comes, or is there."""
+        return self._receiver.receives(group.prefix)
 
     def tick(self, now: float) -> float:
         """Do a slice of what there is to do: some 2 ms for each peer that is sent something. Returns when to be called
@@ -250,7 +270,10 @@ class Snapshots:
                 index=transfer.message.index,
                 seconds=round(now - transfer.begun_s, 3),
             )
-            transfer.group.snapshot_streamed(transfer.peer, transfer.message)
+            if transfer.rebuilds:
+                transfer.group.order_rebuilding(transfer.peer, transfer.message)
+            else:
+                transfer.group.snapshot_streamed(transfer.peer, transfer.message)
             transfer.group.wake()
 
     def _fail(self, transfer: _Transfer, why: str) -> None:

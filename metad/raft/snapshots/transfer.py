@@ -428,6 +428,10 @@ class SnapshotReceiver:
         """Whether a stream is here, be it not complete yet or being installed."""
         return (group, stream) in self._streams
 
+    def receives(self, group: bytes) -> bool:
+        """Whether any stream of a group is here."""
+        return any(incoming.group == group for incoming in self._streams.values())
+
     def take(self, group: bytes, stream: str) -> list[bytes | Path] | None:
         """The parts of a complete stream, to be installed: it stays until :meth:`release`. None where there is no such
         stream, or it was taken before."""

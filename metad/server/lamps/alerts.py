@@ -57,6 +57,12 @@ ALERTS: Final = (
         "{{ $labels.follower }} lacks more than 1,000 entries of {{ $labels.group }}.",
     ),
     Alert(
+        *("MetadReplicaUnlike", "warning", 0, "each-problem"),
+        'max(increase(metad_events_total{event=~"replica_unlike|replicas_undecided"}[5m])) > 0'
+        " or max(metad_group_unlike_replicas) > 0",
+        "The state of a replica is not that of the others: a disk or a memory has changed it.",
+    ),
+    Alert(
         *("MetadDiskFull", "critical", 0, "disk-full"),
         "metad_disk_short > 0 or metad_disk_free_bytes < metad_disk_low_bytes",
         "A disk is nearly full: what takes more room may be refused.",

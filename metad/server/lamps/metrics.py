@@ -167,6 +167,7 @@ METRICS: Final = (
     ),
     Metric("metad_group_waiting_items", "gauge", "Of writes, to begin.", _groups(lambda g: g.waiting_items), _GROUP),
     Metric("metad_group_wait_seconds", "gauge", "How long these take.", _groups(lambda g: g.wait_ms / 1_000), _GROUP),
+    Metric("metad_group_unlike_replicas", "gauge", "Whose state is wrong.", _groups(lambda g: len(g.unlike)), _GROUP),
     Metric("metad_follower_lag_entries", "gauge", "It lacks of what the leader has.", _lags, ("group", "follower")),
     Metric("metad_group_unapplied_entries", "gauge", "Committed.", _groups(lambda g: g.commit - g.applied), _GROUP),
     Metric(

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from metad_wire.cluster import ClusterMap, Join, MapRequest
+from metad_wire.cluster import ClusterMap, ClusterName, Join, MapRequest
 from metad_wire.connection import peer as p
 from metad_wire.connection.frame import Frame, FrameType, encode_frame
 from metad_wire.connection.peer import Channel, PeerHello, PeerWelcome
@@ -153,6 +153,8 @@ class Inbound(PeerConnection):
         self.home.access.check_node(self.stream, hello.node_id)
         life = Life(hello.store_id, hello.life, hello.incarnation)
         self._claimed = hello.node_id
+        if ClusterName.parse(identity.cluster_id).supersedes(ClusterName.parse(hello.cluster_id)):
+            self._welcome(version)  # so that it knows that it is of before, and ends
         self.check(hello.cluster_id, hello.node_id, life, hello)
         self.life = life
         if hello.target not in ("", identity.node_id):
@@ -310,6 +312,12 @@ class Peers:
         was formed, nor does a node that is to join."""
         ours = self.node.identity.cluster_id
         if ours and cluster_id and ours != cluster_id:
+            if self.node.failure is None and ClusterName.parse(cluster_id).supersedes(ClusterName.parse(ours)):
+                try:
+                    error: ServerError = self.node.stores.supersede(cluster_id)
+                except ServerError as failed:
+                    error = failed
+                self.node.health.fail(error)
             raise HandshakeError(f"this is cluster {ours!r}, not {cluster_id!r}")
         if node_id == self.node.identity.node_id:
             self._check_namesake(node_id, self.node.presence.record.peer_endpoint, self.node.identity.store_id, life)

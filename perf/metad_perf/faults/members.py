@@ -34,8 +34,8 @@ class Member(Server):
         self.disk = disk
         self.paused = False
 
-    def _data_directory(self) -> Path:
-        return super()._data_directory() if self.disk is None else self.disk.directory / "data"
+    def data_directory(self) -> Path:
+        return super().data_directory() if self.disk is None else self.disk.directory / "data"
 
     @property
     def runs(self) -> bool:
@@ -66,7 +66,7 @@ class Member(Server):
 
     def wipe(self) -> None:
         """Remove everything in its data directory, as if its disk were replaced. It must not run."""
-        shutil.rmtree(self._data_directory(), ignore_errors=True)
+        shutil.rmtree(self.data_directory(), ignore_errors=True)
 
     def configure(self, text: str) -> None:
         """Replace its configuration file."""

@@ -26,7 +26,9 @@ from typing import Any, Final
 import msgspec
 
 import metad_wire
+from metad.config import StorageConfig
 from metad.server.lamps.alerts import ALERTS, rules
+from metad.storage.rocks import RocksEngine, Shared, state_options
 from metad_client import Client, Options, SessionDisconnectItem, SessionProperties, SessionTakeoverItem, Will
 from metad_client.errors import MetadError
 from metad_wire.operator.authority import Authority, issue_fleet
@@ -374,6 +376,39 @@ async def _beyond_the_quota(fleet: Fleet) -> None:
 async def _attempt(fleet: Fleet) -> None:
     with contextlib.suppress(MetadError):
         await fleet.client.kv.put("ns", "k", b"v", deadline_s=0.3)
+
+
+# --- state ---
+
+
+def flip(data_directory: Path, text: bytes) -> None:
+    """Change the last byte of ``text`` in a row of the state that has it, as a bad memory does before a checksum is
+    made: no checksum of the store finds it. The node of this directory must not run. Raises ServerError."""
+    engine = RocksEngine(
+        data_directory / "state", state_options(Shared(StorageConfig(block_cache_bytes=8 << 20))), wal=False
+    )
+    try:
+        at = b""
+        while rows := engine.scan(at, b"\xff" * 16, 1_000):
+            for key, value in rows:
+                if text in value:
+                    engine.write({key: value.replace(text, text[:-1] + bytes((text[-1] ^ 1,)))})
+                    engine.sync()
+                    return
+            at = rows[-1][0] + b"\0"
+        raise ServerError(f"no row of {data_directory} has {text!r}")
+    finally:
+        engine.close()
+
+
+@_fault("MetadReplicaUnlike", _calm)
+async def _flip_a_bit(fleet: Fleet) -> None:
+    """It is replaced by itself, and the alert ends some time after."""
+    text = b"a value that a bad memory changes"
+    await fleet.client.kv.put("ns", "flipped", text)
+    await asyncio.to_thread(fleet.last.stop)
+    await asyncio.to_thread(flip, fleet.last.data_directory(), text)
+    await asyncio.to_thread(fleet.last.start)
 
 
 # --- brokers, sessions and wills ---

@@ -25,7 +25,7 @@ from metad_client import Client, MetadError, connect
 from waiting import until
 
 SHOWS = """
-cluster.map cluster.join cluster.leave system.status system.events kv.put kv.get
+cluster.map cluster.join cluster.leave system.status system.events system.compact kv.put kv.get
 """
 
 
@@ -66,6 +66,9 @@ async def test_nodes_join_through_any_node_and_clients_find_them(
             assert not isinstance(told["n1"], MetadError)
             joined = [one.fields["member"] for one in told["n1"].events if one.event == "node_joined"]
             assert joined == ["n4", "n5"]
+            (begun,) = (await m.cluster.compact(nodes=["n4"])).values()
+            assert not isinstance(begun, MetadError)
+            assert begun.parts > 0
 
             # The founder leaves, and with it the only address that this client was given.
             await metadctl("leave", "n1", "--allow-fewer-replicas", endpoint=nodes.endpoints["n5"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from .brokers import BROKER_MUTANTS
 from .calendars import CALENDAR_MUTANTS
+from .comparisons import COMPARISON_MUTANTS
 from .consumers import CONSUMER_MUTANTS
 from .metadata import METADATA_MUTANTS
 from .near import NEAR_MUTANTS
@@ -773,6 +774,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     *METADATA_MUTANTS,
     *NEAR_MUTANTS,
     *OVERLOAD_MUTANTS,
+    *COMPARISON_MUTANTS,
     *ROOM_MUTANTS,
     *WATCH_MUTANTS,
 )

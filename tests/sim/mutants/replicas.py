@@ -8,6 +8,23 @@ from .planting import Mutant
 from .planting import one_edit as _m
 
 MUTANTS: tuple[Mutant, ...] = (
+    # --- a state that is wrong
+    _m(
+        "rebuilding_drops_the_log",
+        "a snapshot in place of a wrong state leaves the log",
+        "follower:Follower.snapshot_installed",
+        "if not rebuilds or message.index > state.commit:",
+        "if True:",
+        "snapshot_in_place_of_a_wrong_state_leaves_the_log",
+    ),
+    _m(
+        "rebuilding_goes_back",
+        "a snapshot in place of a wrong state ends no earlier than that",
+        "follower:Follower.on_snapshot",
+        "message.index >= state.applied",
+        "True",
+        "snapshot_in_place_of_a_wrong_state_leaves_the_log",
+    ),
     # --- votes
     _m(
         "vote_before_disk",
@@ -1058,8 +1075,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "snapshot_goes_back",
         "an old snapshot is ignored",
         "follower:Follower.on_snapshot",
-        "if message.index <= state.commit:",
-        "if False:",
+        "if message.index > state.commit or",
+        "if True or",
         "old_snapshot_is_ignored",
     ),
     _m(

@@ -22,6 +22,7 @@ _REQUIREMENTS = "unit/server/test_requirements.py::"
 _REMOVED = "unit/server/test_removed.py::"
 _JOURNAL = "unit/raft/test_journal.py::"
 _LIVES = "unit/server/test_lives.py::"
+_RECOVERY = "unit/server/test_recovery.py::"
 _DISK = "unit/server/test_disk_room.py::"
 _FULL = "unit/storage/test_disk_full.py::"
 _SNAPSHOTS = "unit/raft/test_snapshots.py::"
@@ -183,6 +184,63 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "    if dropped := _drop(view):\n        return _said(view, known, dropped)\n",
         "",
         _RESTORING + "test_one_that_is_given_up_leaves_an_empty_group_that_serves",
+    ),
+    # --- states that are compared, and groups that are taken up
+    _m(
+        "entries_are_applied_past_the_checkpoint",
+        "a state is shown with an entry and none after it",
+        "metad.node.replicas.driver:GroupDriver.stage",
+        "end = min(end, self.checkpoint.index)",
+        "pass",
+        _DRIVER + "test_a_state_is_shown_with_an_entry_and_none_after_it",
+    ),
+    _m(
+        "the_longest_log_takes_a_group_up",
+        "the later term counts before the longer log",
+        "metad.node.disk.recovery:planned",
+        "key=lambda each: each[:3]",
+        "key=lambda each: each[1:3]",
+        _RECOVERY + "test_the_newest_log_takes_a_group_up",
+    ),
+    _m(
+        "replicas_of_which_nobody_knows_are_lost",
+        "a plan knows of each replica whether it is lost",
+        "metad.node.disk.recovery:planned",
+        "members - {*nodes} - {*lost}",
+        "members - members",
+        _RECOVERY + "test_what_must_not_be_done_is_refused",
+    ),
+    _m(
+        "groups_with_a_majority_are_taken_up",
+        "a group with a majority is left alone",
+        "metad.node.disk.recovery:planned",
+        "if len(here) < len(newest.voters) // 2 + 1:",
+        "if True:",
+        _RECOVERY + "test_a_group_with_a_majority_is_left_alone",
+    ),
+    _m(
+        "a_group_is_taken_up_in_an_old_term",
+        "a group is taken up in a term in which its node has voted for nobody",
+        "metad.node.disk.recovery:carry_out",
+        "max(log.term, log.last_term) + 1",
+        "log.last_term + 1",
+        _RECOVERY + "test_the_node_is_the_only_voter_by_an_entry_of_a_new_term",
+    ),
+    _m(
+        "two_recoveries_live_side_by_side",
+        "of two recoveries of one cluster one supersedes the other",
+        "metad_wire.cluster:ClusterName.supersedes",
+        "self > other",
+        "self.recovered > other.recovered",
+        _RECOVERY + "test_of_two_plans_exactly_one_remains",
+    ),
+    _m(
+        "nodes_of_before_start_again",
+        "a node of before a recovery never starts again",
+        "metad.node.disk.stores:pair_stores",
+        "if identity.superseded:",
+        "if False:",
+        _RECOVERY + "test_a_node_of_before_never_starts_again",
     ),
     # --- what a node counts
     _m(

@@ -248,6 +248,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "cluster.statuses": {},
     "cluster.activity": {"most": 5, "nodes": ["n1"]},
     "cluster.events": {"since_ms": 0, "cursors": {"n1": b""}, "nodes": ["n1"], "page_size": 10},
+    "cluster.compact": {"begin": True, "nodes": ["n1"]},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
     "cluster.join": {"node": c.NodeRecord("x", "127.0.0.1:1", "")},
     "cluster.leave": {"node_id": "nobody", "lost": False, "fewer": False},

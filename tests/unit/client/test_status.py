@@ -538,6 +538,20 @@ def test_code_replica_catching_up__in_each_state(cluster: Cluster, state: str) -
     assert cluster.verdict == "warning"
 
 
+def test_code_replica_unlike__while_a_wrong_state_is_replaced(cluster: Cluster) -> None:
+    cluster.group("n1", unlike=["n3"])
+    text = "data-0: the state of n3 is not that of the majority, and is being replaced"
+    assert cluster.found == {("replica_unlike", "data-0"): text}
+    assert cluster.verdict == "warning"
+
+
+def test_code_group_undecided__whoever_is_wrong(cluster: Cluster) -> None:
+    cluster.group("n1", unlike=["n1", "n3"], undecided=True)
+    text = "data-0: the states of n1 and n3 differ, and no majority says which is right"
+    assert cluster.found == {("group_undecided", "data-0"): text}
+    assert cluster.verdict == "critical"
+
+
 def test_slots_that_move_are_no_problem(cluster: Cluster) -> None:
     assert cluster.map is not None
     cluster.map = replace(cluster.map, moves=[c.SlotMove(70_000, "data", 0, 1, b"\xff" * 128)])

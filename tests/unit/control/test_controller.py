@@ -88,6 +88,7 @@ class Host:
         self.drivers: dict[GroupId, Any] = {
             METADATA: SimpleNamespace(
                 group=SimpleNamespace(ready=True, leader="n1", name="metadata-0", **LEVEL),
+                doubted=(),
                 no_room=lambda: self.no_room,
             )
         }
@@ -548,7 +549,7 @@ class Stray:
             prefix=group_prefix(GroupId("data", 0)),
             log=SimpleNamespace(configuration_index=5),
         )
-        self.driver = SimpleNamespace(group=group, installing=False)
+        self.driver = SimpleNamespace(group=group, installing=False, doubted=())
         self.rig.host.drivers = {
             METADATA: SimpleNamespace(group=SimpleNamespace(ready=False, leader="n2", name="metadata-0", **LEVEL)),
             GroupId("data", 0): self.driver,

@@ -14,7 +14,7 @@ from server_rig import Rig
 
 from metad.config import load_config
 from metad.errors import ConfigError
-from metad.node.disk.stores import Stores, _read, pair_stores
+from metad.node.disk.stores import Stores, pair_stores, read_identity
 from metad.node.health import Health
 from metad.node.lives import Lives
 from metad.server.network import Network
@@ -60,7 +60,7 @@ class Fleet:
             node = self.servers[name].node
             assert node.map is not None
             assert node.map.cluster_id == node.identity.cluster_id == node.status().cluster_id
-        identities = [_read(self.disks[name][0], "raft") for name in names]
+        identities = [read_identity(self.disks[name][0], "raft") for name in names]
         return {identity.cluster_id for identity in identities if identity is not None}
 
     async def stop(self, *names: str) -> None:

@@ -11,7 +11,7 @@ from server_rig import Rig as NodeRig
 from metad.config import Config
 from metad.errors import StorageError
 from metad.node.meters import Meters
-from metad.node.replicas.driver import ENTRY_ITEMS, GroupDriver, Work
+from metad.node.replicas.driver import ENTRY_ITEMS, Checkpoint, GroupDriver, Work
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
 from metad.state.core.entry import Entry
@@ -544,6 +544,28 @@ def test_a_repeat_of_what_was_applied_is_answered_at_once() -> None:
     assert rig.versions() == [[1], [1]]
     rig.commit()
     assert rig.driver.idle
+
+
+def test_a_state_is_shown_with_an_entry_and_none_after_it() -> None:
+    """Also if the entries after it are committed with it. Then it goes on."""
+    rig = Rig(items_max=1)
+    for _ in range(3):
+        rig.submit()
+        rig.pump_all()
+    seen: list[tuple[int, int]] = []
+
+    def look() -> None:
+        seen.append((rig.driver.machine.applied, len(rig.engine.scan(b"", b"\xff", 100))))
+
+    rig.driver.checkpoint = Checkpoint(2, look)
+    rig.commit(3)
+    assert rig.driver.machine.applied == 2
+    assert [applied for applied, _ in seen] == [2]
+    assert rig.driver.checkpoint is None
+    rig.apply()
+    assert rig.driver.machine.applied == 3
+    assert len(rig.engine.scan(b"", b"\xff", 100)) > seen[0][1]
+    assert rig.names() == [(number, "ok") for number in range(3)]
 
 
 def test_abandon_answers_everything_once_and_admits_not_to_know() -> None:

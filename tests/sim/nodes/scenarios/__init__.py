@@ -5,6 +5,7 @@ from __future__ import annotations
 from . import (
     brokers,
     calendars,
+    comparisons,
     consumers,
     deaths,
     flood,
@@ -30,6 +31,7 @@ __all__ = [
     "Scene",
     "brokers",
     "calendars",
+    "comparisons",
     "consumers",
     "deaths",
     "flood",

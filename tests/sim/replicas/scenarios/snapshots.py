@@ -140,6 +140,38 @@ def snapshot_carries_the_configuration_of_its_index() -> None:
 
 
 @scenario
+def snapshot_in_place_of_a_wrong_state_leaves_the_log() -> None:
+    """n3 is to take a snapshot of what it has applied, and has acknowledged an entry after that. Nobody else has it but
+    n1, which dies."""
+    scene = _left_behind()
+    scene.heal()
+    scene.until(lambda: scene.hosted("n3").installing is None and scene.group("n3").applied == 21)
+    assert scene.group("n3").log.base_index == 21
+    scene.isolate("n2")
+    scene.hold(AppendReply, source="n3", lose=True)
+    scene.put("n1", "acknowledged")
+    scene.until(lambda: scene.group("n3").log.durable_index == 22)
+    group = scene.group("n3")
+    order = Snapshot(group.term, 21, 1, group.configuration, "stream")
+    asked: list[Any] = []
+    install, group._host.install_snapshot = group._host.install_snapshot, asked.append
+    scene.world.deliver("n1", "n3", order)
+    scene.run(0.01)
+    assert not asked, "nothing is wrong with it"
+    scene.do("n3", lambda group: group.rebuild(True))
+    older = Snapshot(group.term, 20, 1, group.configuration, "stream")
+    scene.world.deliver("n1", "n3", older)
+    scene.run(0.01)
+    assert not asked, "its state would go back"
+    scene.world.deliver("n1", "n3", order)
+    scene.until(lambda: bool(asked))
+    scene.do("n3", lambda group: group.snapshot_installed(asked[0]))
+    assert group.log.last_index == 22, "it has lost what it acknowledged"
+    group._host.install_snapshot = install
+    scene.converge()
+
+
+@scenario
 def replica_that_lacks_one_entry_needs_no_snapshot() -> None:
     """n3 has nothing of its log in memory since it was started, and all of it in its state. n2 lacks the last entry of
     it, and n3 leads."""
