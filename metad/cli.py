@@ -136,9 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--ready-file", metavar="F", type=Path, help='file to write {"endpoints": [...]} to once the node serves'
     )
-    serve.add_argument(
-        "--workers", metavar="W", type=int, default=1, help="number of processes of this node (default 1)"
-    )
+    serve.add_argument("--workers", metavar="W", type=int, default=1, help="processes of this node (default 1)")
     cluster = commands.add_parser("cluster", help="run a local cluster in the foreground")
     cluster.add_argument("--nodes", metavar="N", type=int, help="number of nodes (default 3, or one per region)")
     cluster.add_argument(

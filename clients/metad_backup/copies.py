@@ -22,7 +22,6 @@ from metad.raft.log.journal import REGULAR
 from metad.state.cluster.brokers import ended_fence, read_brokers
 from metad.state.cluster.cluster import read_map
 from metad.state.cluster.fences import fences_in
-from metad.state.cluster.restoring import KEPT_ROWS
 from metad.state.cluster.tenant_ends import ends_in
 from metad.state.core.entry import NO_WRITES, decode_entry
 from metad.state.core.part import Writes
@@ -38,6 +37,7 @@ from metad.state.core.slot_assignment import (
     state_key,
     unpack,
 )
+from metad.state.moving.restoring import KEPT_ROWS
 from metad.storage import keys
 from metad.storage.rocks import RocksEngine, Shared, state_options
 from metad_wire.cluster import GROUP_KINDS, METADATA, SLOTS, ClusterMap, FenceItem, GroupId

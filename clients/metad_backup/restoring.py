@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from metad.state.cluster.slot_migration import put_ahead, translated
+from metad.state.moving.slot_migration import put_ahead, translated
 from metad.storage import keys
 from metad_client import Client
 from metad_wire.cluster import METADATA, SLOTS, ClusterMap, FenceItem, GroupId, unpack_slots

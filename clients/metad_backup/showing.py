@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from metad.state.cluster.declarations import read_tables
-from metad.state.cluster.restoring import KEPT_ROWS
-from metad.state.cluster.slot_migration import translated
+from metad.state.moving.restoring import KEPT_ROWS
+from metad.state.moving.slot_migration import translated
 from metad.storage import keys
 from metad_client.watch.event import Shapes
 from metad_wire.families import FAMILIES

@@ -1,4 +1,4 @@
-"""Moving slots from one group to another while both work. :mod:`metad.state.cluster.slot_migration` has the steps.
+"""Moving slots from one group to another while both work. :mod:`metad.state.moving.slot_migration` has the steps.
 
 The mover runs on the node that leads the source. It copies the slots' rows in key order and notes what is written
 meanwhile (the *tail*); when the tail is short it seals the slots, sends the rest, has the target adopt them, and the
@@ -26,11 +26,11 @@ from metad_wire.tables import moving_rows
 
 from .. import log_events
 from ..logs import event
-from ..state.cluster import slot_migration
 from ..state.cluster.fences import Fences
 from ..state.cluster.tenant_ends import TenantEnds
 from ..state.core.entry import Entry
 from ..state.core.slot_assignment import unpack
+from ..state.moving import slot_migration
 from ..storage import keys
 from .host import Replica
 from .map.decisions import MOVES_OF_A_MAP

@@ -11,6 +11,6 @@ Pure but for the engine it is given: no event loop, no socket, no Raft; clocks c
   :mod:`.core.entry`: an entry's format
 - :mod:`.core.part`: what memory keeps of the state; :mod:`.registry` lists all verbs and parts
 - :mod:`.cluster.dedupe`: a retried write happens once
-- :mod:`.core.slot_assignment`, :mod:`.cluster.slot_migration`: the slots of a group, and how they move
+- :mod:`.core.slot_assignment`, :mod:`.moving.slot_migration`: the slots of a group, and how they move
 - :mod:`.session.owners`: bounded memory of who owns which session
 """

@@ -26,7 +26,6 @@ from metad_wire.cluster import GroupId
 from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
-from metad_wire.tables.feature import CHECKED_ENTRIES
 
 from ..errors import StorageError
 from ..storage import keys
@@ -316,7 +315,7 @@ class Machine:
     @property
     def _entry_format(self) -> int:
         """Of the entries that this node makes as the leader: others must be able to read them."""
-        return CHECKED_FORMAT if CHECKED_ENTRIES in self._features.on else ENTRY_FORMAT
+        return CHECKED_FORMAT if self._features.checks_entries else ENTRY_FORMAT
 
     def grows(self, command: Command[Any], identity: Identity | None) -> bool:
         """Whether a command asks for what takes more room, and was not done before."""

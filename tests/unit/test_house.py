@@ -19,7 +19,7 @@ PARAMETERS_MAX = 8
 PAGE_KIB_MAX = 20
 
 FUNCTIONS = {
-    "metad/node/node.py:Node.__init__": 143,
+    "metad/node/node.py:Node.__init__": 145,
     "metad/node/requests/requests.py:Requests._begin": 93,
     "metad/state/machine.py:Machine.evaluate": 113,
     "wire/metad_wire/transport/quic/packets.py:PacketEngine._open_run": 74,
@@ -92,11 +92,11 @@ CONSTRUCTORS = {
 PAGES = {
     "docs/OPERATE.md": 34,
     "docs/WRITE_A_BROKER.md": 27,
-    "wire/PROTOCOL.md": 44,
+    "wire/PROTOCOL.md": 45,
     "wire/TABLES.md": 88,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 363
+MARKDOWN_KIB_MAX = 371
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 55,

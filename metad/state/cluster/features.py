@@ -12,6 +12,7 @@ from typing import Any
 from metad_wire import methods
 from metad_wire.errors import ConflictError, InvalidItemError
 from metad_wire.tables.feature import (
+    CHECKED_ENTRIES,
     FEATURE,
     FEATURES,
     FEATURES_MAX,
@@ -38,6 +39,11 @@ class KnownFeatures:
         """Those that are on."""
         self.listeners: list[Callable[[FeatureRecord], None]] = []
         """They hear of each feature that is on, when the node starts or as soon as it is switched on."""
+
+    @property
+    def checks_entries(self) -> bool:
+        """Whether entries have a checksum, by which every replica tells damage."""
+        return CHECKED_ENTRIES in self.on
 
     def know(self, name: str, record: FeatureRecord | None) -> None:
         """A feature is so now; None: nothing is kept of it any more."""

@@ -124,7 +124,7 @@ BROKER_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "attachments_go_back_where_slots_move",
         "the revisions of a group are above those of the groups that had its slots",
-        "metad.state.cluster.slot_migration:base_above",
+        "metad.state.moving.slot_migration:base_above",
         "max(0, before + 1 - revision)",
         "0",
         "who_speaks_for_an_earlier_connection_is_not_heard",

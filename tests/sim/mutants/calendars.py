@@ -42,7 +42,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "retained_messages_move_with_their_times",
         "every row with a time is put ahead",
-        "metad.state.cluster.slot_migration:translated",
+        "metad.state.moving.slot_migration:translated",
         "elif value is not None and key[0] in TIMES:",
         "elif value is not None and key[0] in TIMES and key[0] != 0x40:",
         "what_moves_lasts_as_long_where_it_comes_to",
@@ -50,7 +50,7 @@ CALENDAR_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "what_is_due_moves_with_its_time",
         "the index of deadlines is that of the sessions that have come",
-        "metad.state.cluster.slot_migration:translated",
+        "metad.state.moving.slot_migration:translated",
         "if key[0] == DUE:",
         "if False:",
         "what_moves_lasts_as_long_where_it_comes_to",

@@ -60,7 +60,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_over_records",
         "a backup is put into empty groups only",
-        "metad.state.cluster.restoring:_begin",
+        "metad.state.moving.restoring:_begin",
         "        _check(view)\n",
         "        pass\n",
         _RESTORING + "test_a_group_with_records_is_left_alone",
@@ -68,7 +68,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_serves_what_came_so_far",
         "a group serves nothing before the end of a restore",
-        "metad.state.cluster.restoring:_begin",
+        "metad.state.moving.restoring:_begin",
         'slots=b"", sealed=held.slots',
         'slots=held.slots, sealed=b""',
         _RESTORING + "test_a_group_serves_nothing_before_the_end_and_all_of_it_behind_that",
@@ -76,7 +76,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_keeps_what_an_attempt_left",
         "an attempt begins with nothing",
-        "metad.state.cluster.restoring:_drop",
+        "metad.state.moving.restoring:_drop",
         "    view.overwrite({key[keys.GROUP_PREFIX_BYTES :]: None for key in rows})\n",
         "",
         _RESTORING + "test_a_new_attempt_drops_what_an_earlier_one_has_left_and_voids_it",
@@ -84,7 +84,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_by_an_earlier_attempt",
         "a later attempt voids an earlier one",
-        "metad.state.cluster.restoring:_evaluate",
+        "metad.state.moving.restoring:_evaluate",
         "body.attempt != known.attempt",
         "body.attempt > known.attempt",
         _RESTORING + "test_a_new_attempt_drops_what_an_earlier_one_has_left_and_voids_it",
@@ -92,7 +92,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_begins_again_with_an_earlier_attempt",
         "a later attempt voids an earlier one, also where that begins again",
-        "metad.state.cluster.restoring:_begin",
+        "metad.state.moving.restoring:_begin",
         "if body.attempt < known.attempt:",
         "if False:",
         _RESTORING + "test_a_new_attempt_drops_what_an_earlier_one_has_left_and_voids_it",
@@ -100,7 +100,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_batch_counts_twice",
         "a batch counts once",
-        "metad.state.cluster.restoring:_is_next",
+        "metad.state.moving.restoring:_is_next",
         "    return body.batch == known.batch + 1\n",
         "    return True\n",
         _RESTORING + "test_a_batch_that_comes_twice_counts_once_and_one_that_is_missing_is_missed",
@@ -108,7 +108,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_misses_no_batch",
         "a restore ends with all batches",
-        "metad.state.cluster.restoring:_is_next",
+        "metad.state.moving.restoring:_is_next",
         "if body.batch > known.batch + 1:",
         "if False:",
         _RESTORING + "test_a_batch_that_comes_twice_counts_once_and_one_that_is_missing_is_missed",
@@ -116,7 +116,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_takes_any_row",
         "a group takes rows of its own slots only",
-        "metad.state.cluster.restoring:_rows",
+        "metad.state.moving.restoring:_rows",
         "elif not mine[slot]:",
         "elif False:",
         _RESTORING + "test_rows_of_other_slots_or_of_the_group_itself_are_refused",
@@ -124,7 +124,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_writes_the_groups_own_state",
         "a restore brings no state of a group",
-        "metad.state.cluster.restoring:_rows",
+        "metad.state.moving.restoring:_rows",
         "if key[0] not in KEPT_ROWS or view.name != METADATA.name:",
         "if False:",
         _RESTORING + "test_rows_of_other_slots_or_of_the_group_itself_are_refused",
@@ -132,7 +132,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_twice",
         "a restore that is done is done",
-        "metad.state.cluster.restoring:_evaluate",
+        "metad.state.moving.restoring:_evaluate",
         "if known is None or not known.done_at:",
         "if True:",
         _RESTORING + "test_once_it_is_done_every_step_says_so_and_does_nothing",
@@ -140,7 +140,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restore_of_another_backup",
         "a group is restored from one backup",
-        "metad.state.cluster.restoring:_evaluate",
+        "metad.state.moving.restoring:_evaluate",
         "known.backup != body.backup",
         "False",
         _RESTORING + "test_once_it_is_done_every_step_says_so_and_does_nothing",
@@ -148,7 +148,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restored_lives_go_on",
         "all lives of brokers are over",
-        "metad.state.cluster.restoring:_end",
+        "metad.state.moving.restoring:_end",
         "    fences.raised(view, body.fences)\n",
         "",
         _RESTORING + "test_all_lives_of_brokers_are_over",
@@ -156,7 +156,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restored_brokers_are_alive",
         "the registry says so, too",
-        "metad.state.cluster.restoring:_rows",
+        "metad.state.moving.restoring:_rows",
         'ended(view, value) if key[0] == BROKER.rows["record"] else value',
         "value",
         _RESTORING + "test_metadata_0_gets_what_is_in_no_slot_and_its_brokers_have_ended",
@@ -164,7 +164,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "restored_revisions_begin_anew",
         "revisions go on above those of the backup",
-        "metad.state.cluster.restoring:_end",
+        "metad.state.moving.restoring:_end",
         "base=base_above(held.base, view.revision, body.revision)",
         "base=held.base",
         _RESTORING + "test_revisions_go_on_above_those_of_the_backup",
@@ -172,7 +172,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "given_up_restore_keeps_the_slots",
         "a restore that is given up leaves a group that serves",
-        "metad.state.cluster.restoring:_cancel",
+        "metad.state.moving.restoring:_cancel",
         "slots=known.slots, sealed",
         "slots=held.slots, sealed",
         _RESTORING + "test_one_that_is_given_up_leaves_an_empty_group_that_serves",
@@ -180,7 +180,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "given_up_restore_leaves_rows",
         "and that has no rows",
-        "metad.state.cluster.restoring:_cancel",
+        "metad.state.moving.restoring:_cancel",
         "    if dropped := _drop(view):\n        return _said(view, known, dropped)\n",
         "",
         _RESTORING + "test_one_that_is_given_up_leaves_an_empty_group_that_serves",

@@ -14,9 +14,9 @@ from state_rig import Rig
 
 import metad
 from metad.state.cluster.declarations import Declarations
-from metad.state.cluster.slot_migration import TIMES, translated
 from metad.state.core.due import DUE
 from metad.state.core.plain import DeclaredRecords
+from metad.state.moving.slot_migration import TIMES, translated
 from metad.storage import keys
 from metad_wire import messages as m
 from metad_wire import methods

@@ -257,7 +257,7 @@ def test_no_table_is_named(name: str) -> None:
         elif isinstance(node, ast.Name | ast.Attribute):
             named.add(node.id if isinstance(node, ast.Name) else node.attr)
     tables = {"metad_wire.tables", *(f"metad_wire.tables.{table}" for table in TABLES)}
-    bringing = {"cluster", "kv", "offsets", "owners", "slot_migration", "plain", "sessions"}
+    bringing = {"cluster", "kv", "offsets", "owners", "slot_migration", "restoring", "plain", "sessions"}
     assert not imported & (tables | bringing)
     words = {"session", "owner", "offset", "kv", "map_key"}
     assert not {each for each in named if any(word in each.lower() for word in words)}

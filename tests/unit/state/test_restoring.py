@@ -10,10 +10,10 @@ import pytest
 from state_rig import Group, contents
 
 from metad.config import DedupeConfig
-from metad.state.cluster.restoring import KEPT_ROWS, MOVE
 from metad.state.core.slot_assignment import HeldSlots, unpack
 from metad.state.core.verb import Command
 from metad.state.machine import Known
+from metad.state.moving.restoring import KEPT_ROWS, MOVE
 from metad.state.registry import VERBS
 from metad.storage import keys
 from metad_wire import messages as m

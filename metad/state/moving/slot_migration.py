@@ -50,14 +50,14 @@ from metad_wire.tables.will import WILL, WillClaimant, WillDue
 from metad_wire.watch import MarkerStep, SlotMarker
 
 from ...storage import keys
+from ..cluster.fences import Fences
+from ..cluster.tenant_ends import TenantEnds
 from ..core import tails
 from ..core.due import DUE
 from ..core.part import Origin, Writes
 from ..core.slot_assignment import AssignedSlots, SlotAssignment, SlotMoves, decode_moves, moves_key, pack, unpack
 from ..core.verb import Command, Verb
 from ..core.view import Numbers, View
-from .fences import Fences
-from .tenant_ends import TenantEnds
 
 
 def _places(record: type[Any], *fields: str) -> tuple[int, ...]:

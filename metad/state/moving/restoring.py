@@ -30,14 +30,14 @@ from metad_wire.tables.cluster import CLUSTER, GROUP
 from metad_wire.tables.feature import FEATURE
 
 from ...storage import keys
+from ..cluster.brokers import ended
+from ..cluster.fences import Fences
+from ..cluster.tenant_ends import TenantEnds
 from ..core.part import Origin, Writes
 from ..core.slot_assignment import RestoreState, SlotAssignment, decode_restore, restore_key, unpack
 from ..core.verb import Command, Verb
 from ..core.view import View
-from .brokers import ended
-from .fences import Fences
 from .slot_migration import base_above, write_slots
-from .tenant_ends import TenantEnds
 
 MOVE: Final = 1 << 62
 """The number of the move that seals a group's slots while a backup is put into it. No map orders one so high."""

@@ -1,0 +1,1 @@
+"""Rows come from elsewhere: slots move between groups, and backups are restored."""
