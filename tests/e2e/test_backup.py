@@ -253,9 +253,14 @@ async def test_a_restore_that_was_killed_goes_on_and_one_that_is_given_up_leaves
             assert [one async for one in c.kv.scan("n1")] == []
             with pytest.raises(ZeroDivisionError):
                 await restore(c, copy, tell=lambda rows: None if rows < 1_500 else 1 / 0)  # type: ignore[arg-type, return-value]
+            image = c.image("kv")
+            with pytest.raises(TimeoutError):  # what there is of it so far is shown to nobody
+                await asyncio.wait_for(image.caught_up(), 1.5)
             leader = (await c.cluster.map()).leaders["data-0"]
             await asyncio.to_thread(target.kill, leader)
             done = await restore(c, copy)
+            await image.caught_up()
+            assert len(image["kv"]) == 3_000
             assert (done.already, done.groups) == (0, 4)
             await asyncio.to_thread(target.start, leader)
         assert await asyncio.to_thread(keys, target) == {f"k{i}" for i in range(3_000)}

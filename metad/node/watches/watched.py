@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from metad_wire.errors import MetadError
+from metad_wire.errors import MetadError, OverloadedError
 from metad_wire.watch import BEHIND_UNKNOWN_MS, Brought, WatchOpened
 
 from ...raft.log.journal import REGULAR
@@ -16,6 +16,8 @@ from ...storage.keys import after_prefix
 from ..calls.peer_sender import PeerSender
 from ..replicas.driver import GroupDriver
 from ..requests.near import ask_read_index
+
+_AGAIN_MS = 500  # when to come again to a group that is being restored
 
 
 class WatchedReplica:
@@ -54,6 +56,10 @@ class WatchedReplica:
     def opened(self, *, pinned: bool, proven: bool) -> WatchOpened:
         machine = self._driver.machine
         slots = machine.parts[HeldSlots]
+        if slots.restore is not None and not slots.restore.done_at:
+            # Nobody is shown a part; and no move that a watch could wait for brings these slots back.
+            text = f"{self.name} is being restored from a backup"
+            raise OverloadedError(text, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
         brought = [Brought(move, of_move) for move, of_move in sorted(slots.brought.items())]
         return WatchOpened(
             machine.applied,
