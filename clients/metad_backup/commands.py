@@ -369,8 +369,7 @@ async def _restore(m: Client, a: Arguments, printer: Printer) -> None:
     repository = await asyncio.to_thread(_repository, a)
     manifest = _chosen(a, repository)
     if a.cancel:
-        as_of = "" if a.at is None else f"@{a.at}"
-        printer.one({"backup": manifest.name, "groups": await cancel(m, manifest, as_of=as_of)})
+        printer.one({"groups": await cancel(m, manifest)})
         return
     with _line(a) as line, _copy(a, line, repository, manifest) as copy:
         as_of = "" if a.at is None else f"@{a.at}"

@@ -159,9 +159,8 @@ def opened(
                 engine = RocksEngine(place, state_options(shared), wal=False, little_room=True)
                 stack.callback(engine.close)
                 engines.update((group.group, engine) for group in node.groups)
-            if at_ms is not None:
-                _advance(repository, manifest, engines, at_ms, tell)
-            yield Copy(manifest, *_parts(engines))
+            passed_ms = 0 if at_ms is None else _advance(repository, manifest, engines, at_ms, tell)
+            yield Copy(manifest, *_parts(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups}))
         except ServerError as error:
             raise BackupError(f"backup {manifest.id} cannot be opened: {error}") from None
 
@@ -172,7 +171,8 @@ def _put(repository: Repository, file: StoredFile, path: Path) -> None:
             scratch.write(piece)
 
 
-def _parts(engines: dict[str, RocksEngine]) -> tuple[list[Part], ClusterMap]:
+def _parts(engines: dict[str, RocksEngine], times_ms: dict[str, int]) -> tuple[list[Part], ClusterMap]:
+    """``times_ms``: of the logs, as they go on where nothing is written."""
     if METADATA.name not in engines or (known := read_map(engines[METADATA.name])) is None:
         raise BackupError("the backup has no cluster map")
     found: dict[GroupId, Part] = {}
@@ -186,7 +186,7 @@ def _parts(engines: dict[str, RocksEngine]) -> tuple[list[Part], ClusterMap]:
         applied, time = engine.get(keys.applied(prefix)), engine.get(keys.log_time(prefix))
         assigned = decode_slots(engine.get(state_key(prefix)), record.initial_slots)
         index = 0 if applied is None else int.from_bytes(applied, "big")
-        now_ms = 0 if time is None else int.from_bytes(time, "big")
+        now_ms = 0 if time is None else max(int.from_bytes(time, "big"), times_ms.get(group.name, 0))
         restored = decode_restore(engine.get(restore_key(prefix)))
         found[group] = Part(group, engine, index, index + assigned.base, now_ms, restored)
         moves[group] = slots_brought(assigned.slots, assigned.sealed, decode_moves(engine.get(moves_key(prefix))))
@@ -216,8 +216,9 @@ def _parts(engines: dict[str, RocksEngine]) -> tuple[list[Part], ClusterMap]:
 
 def _advance(
     repository: Repository, manifest: Manifest, engines: dict[str, RocksEngine], at_ms: int, tell: Tell | None
-) -> None:
-    """Apply what was archived until then."""
+) -> int:
+    """Apply what was archived until then. Returns how many milliseconds it was archived for."""
+    until_ms = manifest.taken_ms
     if at_ms < manifest.taken_ms:
         raise BackupError(f"backup {manifest.id} was begun later than that: choose an earlier one")
     names = sorted({*engines, *repository.archived_groups()})
@@ -238,9 +239,10 @@ def _advance(
                 )
             records = _decode_records(repository.entries(name, entry))
             _apply(engine, prefix, name, first, records[applied + 1 - first :], applied)
-            applied = last
+            applied, until_ms = last, max(until_ms, wall_ms)
         if tell is not None:
             tell("archived groups", number + 1, len(names))
+    return until_ms - manifest.taken_ms
 
 
 def _apply(engine: RocksEngine, prefix: bytes, name: str, first: int, records: list[bytes], applied: int) -> None:

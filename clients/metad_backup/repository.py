@@ -25,6 +25,7 @@ import msgspec
 
 from metad_wire.errors import MetadError
 from metad_wire.operator.backup import BackupGroup
+from metad_wire.program.extras import advice
 
 FORMAT: Final = 1
 _MARK: Final = "metad-backups.json"
@@ -137,8 +138,8 @@ class Repository:
     def __init__(self, url: str, *, create: bool = False) -> None:
         try:
             import fsspec
-        except ImportError:
-            raise BackupError("backups need the extra `backup`: pip install metad-service[backup]") from None
+        except ModuleNotFoundError as missing:
+            raise BackupError(advice(missing, "backup")) from None
         try:
             self._fs, self._root = fsspec.core.url_to_fs(url)
         except (ImportError, ValueError) as error:
@@ -211,6 +212,8 @@ class Repository:
     def prune(self, keep: int) -> tuple[list[str], int]:
         """Drop all backups but the newest ``keep``, unfinished ones, and the files and archived entries that no backup
         needs any more: the names of the backups, and how many bytes that were. Not while a backup is being taken."""
+        if keep < 1:
+            raise BackupError("at least one backup has to stay")
         names = self._names("backups")
         gone = names[: len(names) - keep] if keep < len(names) else []
         kept = [self._manifest(name) for name in names[len(gone) :]]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 import msgspec
@@ -66,7 +67,8 @@ async def restore(
         kind: [targets[GroupId(kind, ordinal)] for ordinal in unpack_slots(slots)]
         for kind, slots in known.slots.items()
     }
-    await asyncio.gather(*(target.check() for target in targets.values()))
+    for begun in {*await asyncio.gather(*(target.check() for target in targets.values()))} - {""}:
+        _check_same(begun, f"{copy.manifest.id}{as_of}")
     await asyncio.gather(*(target.clear("begin") for target in targets.values()))
     already = sum(target.done for target in targets.values())
     senders = [asyncio.create_task(target.send()) for target in targets.values() if not target.done]
@@ -88,10 +90,31 @@ async def restore(
     return Done(rows, len(targets), already, time.monotonic() - begun_s)
 
 
-async def cancel(m: Client, manifest: Manifest, *, as_of: str = "") -> int:
+def _check_same(begun: str, wanted: str) -> None:
+    """Raise BackupError where another restore was begun, and say how to go on with it."""
+    if begun == wanted:
+        return
+    id_, _, at = begun.partition("@")
+    words = f"--backup {id_}"
+    if at:
+        words += f" --at {datetime.fromtimestamp(int(at) / 1_000, UTC).isoformat(timespec='milliseconds')}"
+    raise BackupError(f"another restore was begun here: go on with it by {words}, or give it up with --cancel")
+
+
+async def cancel(m: Client, manifest: Manifest) -> int:
     """Give up a restore that was not finished: the cluster is empty again, and serves. Returns how many groups there
-    are. Raises MetadError."""
-    targets = await _targets(m, manifest, as_of)
+    are. Raises BackupError where it is finished, MetadError."""
+    targets = await _targets(m, manifest, "")
+    begun = {*await asyncio.gather(*(target.check() for target in targets.values()))} - {""}
+    if not begun:
+        raise BackupError("no restore was begun here")
+    done = sum(target.finished for target in targets.values())
+    if done == len(targets):
+        raise BackupError(f"the restore of backup {', '.join(begun)} is finished: nothing is given up")
+    if done:
+        raise BackupError(f"{done} of {len(targets)} groups have all of it: begin it again, and it is finished")
+    for target in targets.values():
+        target.name(min(begun))
     await asyncio.gather(*(target.clear("cancel") for target in targets.values()))
     return len(targets)
 
@@ -166,6 +189,8 @@ class _Target:
         self.group = group
         self.done = False
         """Whether it has all of the backup."""
+        self.finished = False
+        """Whether it has all of some backup."""
         self.now_ms = 0
         """The time of its log when it gave up its slots."""
         self._m = m
@@ -177,14 +202,20 @@ class _Target:
         self._waiting: asyncio.Queue[dict[bytes, bytes] | None] = asyncio.Queue(_AHEAD)
         self._failure: MetadError | None = None
 
+    def name(self, backup: str) -> None:
+        """It is about this backup."""
+        self._backup = backup
+
     async def _step(self, step: Restore) -> Restored:
         found = await self._m.backups.restore(self.group.name, step, deadline_s=_STEP_S)
-        self.done = found.done
+        self.done = self.finished = found.done
         return found
 
-    async def check(self) -> None:
-        """Raise ConflictError unless the group may begin."""
-        await self._step(Restore("check", self._backup, self._attempt))
+    async def check(self) -> str:
+        """Which backup is being put into the group, or was; empty: none, and it may begin. Raises ConflictError."""
+        found = await self._step(Restore("check", self._backup, self._attempt))
+        self.done = found.done and found.backup == self._backup
+        return found.backup
 
     async def clear(self, step: str) -> None:
         """``begin``: have the group give up its slots, and drop what an earlier attempt has left. ``cancel``: drop it,

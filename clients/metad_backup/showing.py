@@ -66,10 +66,11 @@ class Shown:
     def records(self, table: str = "", begin: Sequence[str] = (), text: str = "") -> Iterator[Found]:
         """The records of a table, or of all, in the order of their keys within a group. ``begin``: only those whose key
         has these first fields. ``text``: only those that have it in a field of the key, or in the value."""
+        table, _, part = table.partition(".")
         for row, page in self._pages(table or None):
             for key, value in page:
                 found = self._found(row, key, value)
-                if table and found.table != table:
+                if (table and found.table != table) or (part and found.row != part):
                     continue
                 fields = [*found.key.values()]
                 if any(str(field) != wanted for field, wanted in zip(fields, begin, strict=False)):
@@ -87,7 +88,7 @@ class Shown:
             if part is self._copy.metadata:
                 rows = [*rows, *(row for row, one in ROWS.items() if one.kind == part.group.kind and not one.moves)]
             for row in rows:
-                if row not in ROWS[row].shows and row != _RECORD:
+                if row not in ROWS[row].shows and row != _RECORD and not _is_plain(row):
                     continue
                 if table is None or row == _RECORD or ROWS[row].name == table:
                     begin = b"" if row != _RECORD or table not in self._numbers else _number(self._numbers[table])
@@ -102,13 +103,23 @@ class Shown:
             shape = self._shapes.at(self._shapes.place(row, key[1:]))
             return shape.table
         names = {byte: name for name, byte in table.rows.items()}
-        return table.name if len(table.shows) == 1 else f"{table.name}.{names[row]}"
+        return table.name if len(table.rows) == 1 or len(table.shows) == 1 else f"{table.name}.{names[row]}"
 
     def _found(self, row: int, key: bytes, value: bytes) -> Found:
+        if _is_plain(row):
+            table = ROWS[row]
+            record = msgspec.msgpack.decode(value, type=table.record)
+            return Found(table.name, "", {name: getattr(record, name) for name in table.key}, record)
         shape = self._shapes.of(row, key[1:])
         named = shape.key(key[1:])
         fields = {} if named is None else msgspec.structs.asdict(named)
         return Found(shape.table, shape.row, fields, shape.record(value))
+
+
+def _is_plain(row: int) -> bool:
+    """Whether a row is of a table of ``metadata-0`` that no watch shows, and that keeps its records as they are."""
+    table = ROWS[row]
+    return not table.shows and not table.moves and table.record is not None and len(table.rows) == 1
 
 
 def _number(number: int) -> bytes:

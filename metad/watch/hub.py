@@ -149,6 +149,11 @@ class Hub:
         for stream in [*self.waiting, *self.streams]:
             stream.end(why)
 
+    def fall_back(self) -> None:
+        """The entry that is being applied is not to be passed by: live streams are as far as the one before it."""
+        for stream in list(self._live):
+            stream.leave(self.replica.applied)
+
     def expire(self, now_s: float) -> bool:
         """Refuse those that have waited too long; whether others wait."""
         name = self.replica.name

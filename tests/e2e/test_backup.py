@@ -25,7 +25,8 @@ from metad_backup.verifying import proven
 from metad_client import Client, NotFoundError, blocking, connect
 from metad_client.blocking import BlockingClient
 from metad_wire import messages as m
-from waiting import WAIT_S, wait_until
+from metad_wire.tables.access import Grant, Role
+from waiting import WAIT_S, until, wait_until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 SMALL: dict[str, Any] = {"fsync": False, "groups": {"data": 2, "offset": 1}}
@@ -125,12 +126,21 @@ async def test_a_backup_beside_writers_has_all_that_was_acknowledged_before_it(t
     assert len(acknowledged.sessions) > 20
     with cluster(2, fsync=False, groups={"data": 5, "offset": 1, "metadata": 1}) as target:
         async with connect(target.url) as c:
+            image = await c.image(["kv", "session"]).caught_up()
+            assert len(image["kv"]) == len(image["session"]) == 0
             with opened(repository, manifest, scratch=tmp_path) as copy:
                 again = Repository(str(tmp_path / "again"), create=True)
                 done, found = await proven(c, copy, again, scratch=tmp_path)
             assert done.rows >= found.rows > 100
             assert (found.only_first, found.only_second, found.differ) == (0, 0, 0), found.differences
             assert await acknowledged.missed(c) == []
+
+            def shown() -> bool:
+                """What was opened before shows what came at once, and no entry of a log said."""
+                keys_shown = {(key.namespace, key.key) for key in image["kv"]}
+                return acknowledged.kv.keys() <= keys_shown and len(image["session"]) >= len(acknowledged.sessions)
+
+            await until(shown, "the image has what was restored")
             session = await c.sessions.get("acme", min(acknowledged.sessions))
             assert session is not None
             assert not session.connected
@@ -169,6 +179,8 @@ def test_the_next_backup_copies_what_has_changed_and_the_oldest_can_go(tmp_path:
     assert record["value"]["value"] == "3"
     (record,) = told(None, "backup", "find", f"{tmp_path}/b", "n19999")["records"]
     assert record["key"] == {"namespace": "n19999", "key": "k"}
+    few = ctl(None, "backup", "prune", f"{tmp_path}/b", "--keep", "0")
+    assert (few.returncode, few.stderr) == (1, "metadctl: at least one backup has to stay\n")
     missing = ctl(None, "backup", "cat", f"{tmp_path}/b", "nothing")
     assert (missing.returncode, missing.stderr) == (1, "metadctl: there is no table 'nothing' in the backup\n")
 
@@ -176,6 +188,8 @@ def test_the_next_backup_copies_what_has_changed_and_the_oldest_can_go(tmp_path:
 def test_a_restore_goes_to_any_moment_that_was_archived_also_over_slot_moves(tmp_path: Path) -> None:
     with cluster(3, **SMALL) as source:
         put(source, 0, 20)
+        with client(source) as c:
+            c.roles.put("readers", [Grant(["read"])])
         command = [str(METADCTL), "--endpoint", source.url.partition("//")[2], "backup", f"{tmp_path}/b"]
         with (
             subprocess.Popen([*command, "--follow", "--every", "0.2"], stdout=subprocess.PIPE, text=True) as following,
@@ -199,6 +213,15 @@ def test_a_restore_goes_to_any_moment_that_was_archived_also_over_slot_moves(tmp
     with cluster(1, **SMALL) as target:
         assert told(target, "restore", f"{tmp_path}/b", "--at", at)["rows"] >= 40
         assert keys(target) == {f"k{i}" for i in range(40)}
+        done = ctl(target, "restore", f"{tmp_path}/b", "--cancel")
+        assert (done.returncode, "is finished: nothing is given up" in done.stderr) == (1, True)
+        other = ctl(target, "restore", f"{tmp_path}/b")
+        assert f"--at {at[:19]}" in other.stderr
+        assert "readers" in [one.role for one in roles(target)]
+        audited = told(target, "audit", "--kind", "admin")["audit"]
+        assert not [line for line in audited if "k1" in line["names"]]
+    (role,) = told(None, "backup", "cat", f"{tmp_path}/b", "role")["records"]
+    assert role["key"] == {"role": "readers"}
     early = ctl(None, "backup", "ls", f"{tmp_path}/b", "--at", "2d")
     assert (early.returncode, early.stderr.count("\n")) == (1, 1)
 
@@ -211,6 +234,11 @@ def ended(process: subprocess.Popen[str]) -> Iterator[None]:
         process.communicate(timeout=WAIT_S)
     finally:
         process.kill()
+
+
+def roles(of: Cluster) -> list[Role]:
+    with client(of) as c:
+        return [*c.roles.list()]
 
 
 def moves(c: BlockingClient) -> list[Any]:

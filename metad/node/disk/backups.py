@@ -47,6 +47,8 @@ KEPT_MAX: Final = 2
 """Checkpoints at a time: each keeps files that the store has dropped."""
 IDLE_S: Final = 600.0
 """One that nobody has read for so long is dropped."""
+AGE_S: Final = 86_400.0
+"""And one that is so old, however often it is read."""
 _UNREAD_S: Final = 60.0
 """And after so long if another needs its place."""
 _WAIT_S: Final = 20.0  # for the leaders' answers, and until the node has applied what they say
@@ -63,6 +65,7 @@ class _Checkpoint:
         self.files: set[str] = set()
         self.waiting: list[Done] = []
         self.used_s = now_s
+        self.made_s = now_s
 
 
 class Backups:
@@ -126,7 +129,8 @@ class Backups:
                 done(encode(known.begun))
             return
         if len(self._kept) >= KEPT_MAX and not self._drop_oldest(_UNREAD_S):
-            raise ConflictError(f"this node keeps {KEPT_MAX} checkpoints already, which are being read")
+            names = ", ".join(self._kept)
+            raise ConflictError(f"this node keeps {KEPT_MAX} checkpoints already, which are being read: {names}")
         if not self._has_room(0):
             raise NoRoomError("the disk is short of room, and a checkpoint keeps files that would be dropped")
         self._number += 1
@@ -202,7 +206,7 @@ class Backups:
         """Drop one that nobody has read for so long; whether there was one."""
         now_s = self._environment.now()
         for id_, kept in list(self._kept.items()):
-            if kept.begun is not None and now_s - kept.used_s >= unread_s:
+            if kept.begun is not None and (now_s - kept.used_s >= unread_s or now_s - kept.made_s >= AGE_S):
                 event(log_events.CHECKPOINT_DROPPED, id=id_, seconds=round(now_s - kept.used_s))
                 self._drop(id_)
                 return True
@@ -291,7 +295,8 @@ class _Wanted:
 
     def _said(self, driver: GroupDriver, *, stale: bool) -> bak.BackupGroup:
         machine = driver.machine
-        return bak.BackupGroup(driver.group.name, machine.applied, machine.revision, stale)
+        now_ms = machine.reader.now_ms()
+        return bak.BackupGroup(driver.group.name, machine.applied, machine.revision, stale, now_ms)
 
 
 def _checkpoint(state: RocksEngine, directory: Path, found: list[bak.BackupFile]) -> None:

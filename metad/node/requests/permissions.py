@@ -31,6 +31,7 @@ from metad_wire.method import MALFORMED
 from metad_wire.methods import (
     ACCESS_MAY,
     ACTIVITY,
+    BACKUP_BEGIN,
     BROKER_FENCE,
     BROKER_GET,
     BROKER_HEARTBEAT,
@@ -38,6 +39,7 @@ from metad_wire.methods import (
     BROKER_REGISTER,
     CLUSTER_MAP,
     CONSUMER_HEARTBEAT,
+    GROUP_RESTORE,
     KV_PUT,
     KV_TRANSACT,
     LEASE_ATTACH,
@@ -483,7 +485,7 @@ class Permissions:
                 done = _told(done, functools.partial(self._note_denied, method, source, denial))
             if self.enforced and not method.mutates:
                 done = self._allowed_still(method, request, wrong, refused, source, done)
-        if method.code in ADMIN:
+        if _is_audited(method, body):
             done = self._audited(method, request.body, done, source)
         return body, refused, done
 
@@ -883,12 +885,20 @@ def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
     return PermissionDeniedError(f"{principal.uri} may not {need}")
 
 
+def _is_audited(method: Method[Any, Any], body: Any) -> bool:
+    """Whether the trail says who has asked for this. Of a restore it says when it begins and ends, not each batch."""
+    if method is GROUP_RESTORE:
+        return body.step not in ("check", "rows")
+    return method.code in ADMIN or method is BACKUP_BEGIN
+
+
 def _name_of(method: Method[Any, Any], item: Any) -> str:
     """What an item, or a request without items, is about, for people."""
     fields = () if method.table is None else method.table.key
     if not fields or not hasattr(item, fields[0]):
         fields = item.__struct_fields__
-    said = [str(getattr(item, field, "")) for field in fields if not isinstance(getattr(item, field, ""), list | bytes)]
+    values = [getattr(item, field, "") for field in fields]
+    said = [str(value) for value in values if not isinstance(value, list | bytes | dict)]
     return "/".join(said)[:PRINCIPAL_BYTES_MAX]
 
 

@@ -225,7 +225,8 @@ class Watches:
     def _stage(self, hub: Hub, entry: Entry) -> None:
         """Tell a hub of an entry. The entry is applied, whatever becomes of the streams. Raises StorageError."""
         if entry.origin is Origin.MIGRATION and hub.replica.base >= hub.replica.applied:
-            # What a backup had is there now, and no entry says so.
+            # What a backup had is there now, and no entry says so. Who goes on must not go on behind this one.
+            hub.fall_back()
             self._end_all(hub, LogCutError(f"{hub.replica.name} was restored from a backup"))
             return
         try:

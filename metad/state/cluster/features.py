@@ -37,13 +37,10 @@ class KnownFeatures:
         """By name, those of which something is kept."""
         self.on: frozenset[str] = frozenset()
         """Those that are on."""
+        self.checks_entries = False
+        """Whether entries have a checksum, by which every replica tells damage."""
         self.listeners: list[Callable[[FeatureRecord], None]] = []
         """They hear of each feature that is on, when the node starts or as soon as it is switched on."""
-
-    @property
-    def checks_entries(self) -> bool:
-        """Whether entries have a checksum, by which every replica tells damage."""
-        return CHECKED_ENTRIES in self.on
 
     def know(self, name: str, record: FeatureRecord | None) -> None:
         """A feature is so now; None: nothing is kept of it any more."""
@@ -51,6 +48,7 @@ class KnownFeatures:
         if record is not None:
             self.records[name] = record
         before, self.on = self.on, frozenset(one.feature for one in self.records.values() if one.state == "on")
+        self.checks_entries = CHECKED_ENTRIES in self.on
         if record is not None and name in self.on - before:
             for listener in list(self.listeners):
                 listener(record)

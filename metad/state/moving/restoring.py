@@ -56,18 +56,14 @@ def _evaluate(view: View, command: Command[Restore]) -> Restored:
     stored = view.get(restore_key(view.group))
     known = decode_restore(stored)
     dropped = 0
+    if body.step == "check":
+        return _looked(view, body, known)
     if known is not None and known.backup != body.backup:
         raise ConflictError(
             f"{view.name} {'was' if known.done_at else 'is being'} restored from backup {known.backup}: begin with an "
             "empty cluster"
         )
     if known is None or not known.done_at:
-        if body.step == "check":
-            if known is None:
-                _check(view)
-                held = view.parts[SlotAssignment].holding
-                known = RestoreState(body.backup, 0, 0, held.slots)
-            return _said(view, known)
         if body.step == "begin":
             known, dropped = _begin(view, body, known)
         elif body.step == "cancel":
@@ -83,6 +79,14 @@ def _evaluate(view: View, command: Command[Restore]) -> Restored:
         if not dropped:
             view.writes_of(GROUP.rows["state"])[restore_key(view.group)] = encode(known)
     return _said(view, known, dropped)
+
+
+def _looked(view: View, body: Restore, known: RestoreState | None) -> Restored:
+    """How it is, or why a restore may not begin."""
+    if known is not None:
+        return msgspec.structs.replace(_said(view, known), backup=known.backup)
+    _check(view)
+    return _said(view, RestoreState(body.backup, 0, 0, view.parts[SlotAssignment].holding.slots))
 
 
 def _said(view: View, known: RestoreState, dropped: int = 0) -> Restored:

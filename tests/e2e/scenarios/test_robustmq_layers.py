@@ -2,21 +2,24 @@
 
 Service: a verdict about the nodes for probes. Core: a cache in the broker that is filled before it serves, and told of
 each change. Raft: three replicas of each group, which agree, and a leader that is moved. Storage: a snapshot of a group
-beside its writes. The MQTT controller finds a client's filters and what is in flight with its session, in one answer.
+beside its writes; a backup of the cluster, which has what is written behind it in an archive, and is restored into
+another. The MQTT controller finds a client's filters and what is in flight with its session, in one answer.
 The journal controller is metad: the leader of a segment seals it, and the next one begins in the same entry; whoever
 does it too late is refused. A replica whose broker is dead is made anew elsewhere. Old segments are trimmed, and a
 shard is deleted: what was there counts as gone once its brokers have said that they deleted it, also those that died
 meanwhile and came back.
 
-Not yet: a backup of a running node, and metrics over HTTP.
+Not yet: a snapshot of one group that is put back alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -24,6 +27,12 @@ from e2e_nodes import NAMES, Nodes
 from e2e_server import METAD
 from serving_brokers import Broker, joined, parts, placed, replicate
 
+from metad.embedded import cluster as served
+from metad_backup.copies import opened
+from metad_backup.following import Follower
+from metad_backup.repository import Repository
+from metad_backup.restoring import restore
+from metad_backup.taking import take
 from metad_client import (
     ActivityReply,
     Client,
@@ -39,6 +48,7 @@ from metad_client import (
     Subscription,
     SubscriptionKey,
     SubscriptionOptions,
+    connect,
 )
 from metad_client.assignment.serving import Led
 from metad_client.topics import Subscribers
@@ -49,6 +59,7 @@ from waiting import until
 
 SHOWS = """
 assignment.create assignment.seal assignment.resize assignment.release assignment.delete
+backup.begin backup.read backup.end backup.log group.restore
 system.status system.activity cluster.map cluster.transfer watch.open table.put table.get table.list session.takeover
 subscription.add subscription.remove subscription.get subscription.list inflight.put inflight.delete inflight.get
 """
@@ -262,6 +273,26 @@ class Restarts:
         await until(only_one, "the others have deleted it")
         await self.started(name)
         await until(gone, "the segment is gone")
+
+
+async def test_a_backup_with_what_was_written_behind_it_goes_into_another_cluster(m: Client, tmp_path: Path) -> None:
+    repository = Repository(str(tmp_path / "backups"), create=True)
+    life = await m.brokers.register("backed-up")
+    properties = SessionProperties(3_600, b"p")
+    await m.sessions.takeover("backed-up", life.epoch, "layers", "c1", properties=properties)
+    manifest = await take(m, repository)
+    await m.table(DYNAMIC_CONFIG).put(DynamicConfig("cluster", "layers", "behind", "1"))
+    followed = await Follower(m, repository, manifest).round()
+    assert followed.entries > 0
+    now_ms = time.time_ns() // 1_000_000 + 1_000
+    with opened(repository, manifest, now_ms, scratch=tmp_path) as copy, served(1, groups={"data": 2}) as other:
+        async with connect(other.url) as there:
+            assert (await restore(there, copy)).rows > 0
+            found = await there.sessions.get("layers", "c1")
+            assert found is not None
+            assert found.properties.payload == b"p"
+            assert not found.connected, "its broker's life is over"
+            assert await there.table(DYNAMIC_CONFIG).get("cluster", "layers", "behind") is not None
 
 
 async def test_a_shard_outlives_the_restarts_of_its_brokers(m: Client, cluster: Nodes) -> None:

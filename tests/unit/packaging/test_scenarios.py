@@ -42,7 +42,19 @@ FAMILIES = {
     "assignment": ("assignment", "plan"),
     "generic": ("kv", "lease", "sequence"),
     "watch": ("watch",),
-    "admin": ("system", "cluster", "role", "principal", "access", "tenants", "quota", "feature", "audit"),
+    "admin": (
+        "system",
+        "cluster",
+        "role",
+        "principal",
+        "access",
+        "tenants",
+        "quota",
+        "feature",
+        "audit",
+        "backup",
+        "group",
+    ),
 }
 """What the names of a family's methods begin with."""
 PUBLIC = {method.name for code, method in METHODS.items() if code not in BETWEEN_NODES}

@@ -46,6 +46,8 @@ class BackupGroup(Message, frozen=True):
     """Of that entry."""
     stale: bool = False
     """It may lack what was acknowledged before."""
+    now_ms: U63 = 0
+    """The time of its log, as it goes on where nothing is written."""
 
 
 class BackupFile(Message, frozen=True):
@@ -122,7 +124,8 @@ class BackupEntries(Message, frozen=True):
 class Restore(Message, frozen=True):
     """A step of putting a backup into a group of a new cluster. In this order:
 
-    0. ``check``: nothing is done, and the errors are those of ``begin``.
+    0. ``check``: nothing is done. It fails as ``begin`` would, but where another backup is being put into the group, or
+       was, it says which.
     1. ``begin``: the group gives up its slots, and serves nothing until the end. ``conflict`` if it has records, or if
        another backup is being put into it. Begun again, it drops what an earlier attempt has left.
     2. ``rows``, in batches without gaps. ``conflict`` if the attempt is void, or a row is in no slot of the group's.
@@ -166,3 +169,5 @@ class Restored(Message, frozen=True):
     """The group has all of the backup, and serves."""
     dropped: U32 = 0
     """With ``begin`` and ``cancel``: rows of an attempt that this step has dropped; ask again until it is 0."""
+    backup: str = ""
+    """With ``check``: the backup that is being put into the group, or was; empty: none."""

@@ -7,7 +7,7 @@ run, and tell the user in one line which extra has it.
 from __future__ import annotations
 
 _OWN = frozenset(
-    {"metad", "metad_client", "metad_console", "metad_judge", "metad_perf", "metad_pytest", "metad_spark", "metad_wire"}
+    f"metad{part}" for part in ("", "_backup", "_client", "_console", "_judge", "_perf", "_pytest", "_spark", "_wire")
 )
 _EXTRA_OF = {
     "aioquic": "quic",
@@ -15,6 +15,7 @@ _EXTRA_OF = {
     "avro": "schemas",
     "cryptography": "quic",
     "dns": "srv",
+    "fsspec": "backup",
     "grpc": "grpc",
     "grpc_tools": "grpc",
     "jsonschema": "schemas",

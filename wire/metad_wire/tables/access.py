@@ -35,7 +35,7 @@ noted it; its log has the same (``audited``, ``client_denied``). What ends a lif
 
 | kind | what | lines that are kept |
 |---|---|---|
-| ``admin`` | a request that needs the right ``admin``, whatever came of it | 8,000 |
+| ``admin`` | a request that needs the right ``admin``, and a backup that is begun, whatever came of it | 8,000 |
 | ``life`` | a registration that ended another life, which was alive; an administrator's fence | 2,000 |
 | ``refused`` | a request that roles do not allow | 2,000 |
 
