@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from metad_client import Client
+from metad_client import Client, MetadError
 from metad_client.cli import people
 from metad_client.cli.grammar import Arguments, Commands, Parser, count, limit, moment, seconds
 from metad_client.cli.printing import Printer
@@ -240,14 +240,25 @@ async def _follow(m: Client, a: Arguments, repository: Repository, manifest: Man
     from .following import Followed, follow
 
     entries = size = 0
+    said = False
     with _line(a) as line:
 
+        def waits(error: MetadError) -> None:
+            nonlocal said
+            if not said:
+                line.end()
+                sys.stderr.write(f"metadctl: nothing is archived: {' '.join(str(error).split())}; tries again\n")
+            said = True
+
         def tell(round_: Followed) -> None:
-            nonlocal entries, size
+            nonlocal entries, size, said
+            if said:
+                sys.stderr.write("metadctl: archives again\n")
+            said = False
             entries, size = entries + round_.entries, size + round_.bytes
             line.say(f"{entries} entries, {people.size(size)} are archived; {round_.behind} are not yet", last=True)
 
-        await follow(m, repository, manifest, every_s=a.every, tell=tell)
+        await follow(m, repository, manifest, every_s=a.every, tell=tell, waits=waits)
 
 
 def _list(a: Arguments, printer: Printer) -> None:

@@ -96,9 +96,16 @@ class Follower:
 
 
 async def follow(
-    m: Client, repository: Repository, manifest: Manifest, *, every_s: float, tell: Callable[[Followed], None]
+    m: Client,
+    repository: Repository,
+    manifest: Manifest,
+    *,
+    every_s: float,
+    tell: Callable[[Followed], None],
+    waits: Callable[[MetadError], None] = lambda _: None,
 ) -> None:
-    """Archive until cancelled. Goes on over nodes that are away. Raises BackupError where a log was cut."""
+    """Archive until cancelled. Goes on over nodes that are away: ``waits`` is told of each round that fails. Raises
+    BackupError where a log was cut."""
     follower = Follower(m, repository, manifest)
     while True:
         begun_s = time.monotonic()
@@ -106,6 +113,7 @@ async def follow(
             tell(await follower.round())
         except BackupError:
             raise
-        except MetadError:
+        except MetadError as error:
+            waits(error)
             await asyncio.sleep(every_s)  # the next round asks again
         await asyncio.sleep(max(0.0, begun_s + every_s - time.monotonic()))
