@@ -161,7 +161,6 @@ OTHERS = {
     "system.status": "what the node knows of itself",
     "system.activity": "what the node knows of itself",
     "system.events": "what the node knows of itself",
-    "system.compact": "what the node knows of itself",
     "cluster.map": "what the node knows: it may be old",
     "access.may": "what the node knows: it may be old",
     "session.endings": "as kv.get: the same reads of the leader; it is empty once all is done",

@@ -257,7 +257,8 @@ class Comparisons:
     def _hand_over(self, driver: GroupDriver, right: list[str]) -> None:
         """This leader's own state is wrong."""
         group = driver.group
-        for member in sorted(right, key=lambda member: (group.lag(member) or 0, member)):
+        lags = {member: group.lag(member) for member in right}
+        for member in sorted(right, key=lambda member: (lags[member] is None, lags[member], member)):
             try:
                 group.transfer(member)
             except ChangeRefusedError:  # it has no vote, or the membership changes; a later comparison tries again

@@ -104,7 +104,7 @@ def _record(view: View, name: str, state: Any, known: FeatureRecord | None) -> F
 
 
 VERBS: tuple[Verb[Any, Any], ...] = (
-    _ROWS.writes(methods.FEATURE_CHANGE, _change, grows=True),
+    _ROWS.writes(methods.FEATURE_CHANGE, _change, grows=False),
     _ROWS.writes(methods.FEATURE_SWITCH, _switch),
     _ROWS.lists(methods.FEATURE_LIST),
 )

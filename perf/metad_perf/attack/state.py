@@ -27,6 +27,7 @@ from metad_wire.errors import (
 )
 from metad_wire.messages import TRANSACTION_ITEMS_MAX
 from metad_wire.methods import METHODS, By, For, Method
+from metad_wire.tables.cluster import GROUP
 
 from .insider import GoneError, Insider, leader_of
 from .peer import CROWD_BROKER, Outcome, Target, group_of, payload_of, request
@@ -42,7 +43,8 @@ def methods_of_records(*, mutating: bool) -> list[Method[Any, Any]]:
     return [
         one
         for one in METHODS.values()
-        if one.by is By.GROUP and one.whose is not For.NODES and (one.mutates or not mutating)
+        if one.by is By.GROUP and one.whose is not For.NODES and one.table is not GROUP
+        if one.mutates or not mutating
     ]
 
 
@@ -74,7 +76,7 @@ def _made(rng: random.Random, kind: inspect.Type) -> Any:
         most = 2**63 - 1 if kind.le is None else kind.le
         return rng.choice([least, most, *[number for number in _NUMBERS if least <= number <= most]])
     if isinstance(kind, inspect.StrType):
-        return rng.choice(_TEXTS)
+        return rng.choice(_TEXTS)[: kind.max_length]
     if isinstance(kind, inspect.LiteralType):
         return rng.choice(kind.values)
     if isinstance(kind, inspect.BytesType):

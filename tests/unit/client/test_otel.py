@@ -128,7 +128,7 @@ async def test_what_is_not_recorded_leaves_no_trace(server: Server, provider: An
 def test_the_bytes_of_a_request_are_those_of_before_but_for_the_context_at_its_end() -> None:
     body, identity = KV_PUT.body([KV_PUT.item("ns", "k", b"v")]), m.Identity(7, 1, 1, 0)
     plain = encode(m.Request(5_000, identity, body, "data-0"))
-    traced = encode(m.Traced(5_000, identity, body, "data-0", 0, None, CONTEXT))
+    traced = encode(m.Traced(5_000, identity, body, "data-0", 0, None, 0, CONTEXT))
     assert traced[1 : len(plain)] == plain[1:]
     assert trace_id_of(KV_PUT.decode_request(traced)) == "4bf92f3577b34da6a3ce929d0e0e4736"
     assert trace_id_of(KV_PUT.decode_request(plain)) == ""

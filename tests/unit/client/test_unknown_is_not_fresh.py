@@ -29,6 +29,7 @@ KNOWN = {
     "GroupStatus.leaderless_ms": "of a node that answers; 0: there is a leader",
     "StatusReply.overdue_ms": "of a node that answers",
     "Problem.lasting_ms": "0: it is not known, and only shown",
+    "Broker.silent_ms": "of a leader that hears it; 0: for no longer than a broker may be silent",
     "__init__(age_ms)": "of an identity: 0 says that no attempt came before",
     "write_once(age_ms)": "0 says that no attempt came before",
     "session_sweeps: max(default=0)": "of what is overdue: nothing is",

@@ -99,6 +99,7 @@ async def test_nothing_is_answered_before_it_is_durable(make: MakeRig) -> None:
         if row.by is not methods.By.METADATA
         and row.table is not DECLARED
         and row.code not in methods.BETWEEN_NODES | {methods.WATCH_OPEN.code}
+        and not row.name.startswith("backup.")  # which are about files, and this node has none
     ],
     ids=lambda method: method.name,
 )

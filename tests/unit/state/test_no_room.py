@@ -24,7 +24,7 @@ SAY_SO_BY_ITEM = {"session.takeover", "offset.commit", "sequence.add", "consumer
 BY_METADATA = {"broker.register", "cluster.add_group"}
 ENDS = re.compile(
     r"\.(delete\w*|remove|leave|end_tenant|end_step|sweep|lose|expire\w*|revoke|detach|release|acknowledge|claim|disconnect"
-    r"|reset_generations|fence|change|store|drop|alter|elect|report|in_sync|set|step|progress|note|end|keep|rest)$"
+    r"|reset_generations|fence|change|store|drop|alter|elect|report|in_sync|set|step|progress|note|end|keep|rest|switch)$"
 )
 """What ends something, tells nodes how things are, or says in place of records how it is now."""
 

@@ -120,7 +120,7 @@ def test_a_retried_restore_hands_them_on_whole_too() -> None:
 def test_elements_of_a_request_that_nobody_here_knows_are_skipped_and_not_stored() -> None:
     rig = Rig("data")
     items = [["t", "c", False, [60, b"p", None, *LATER], *LATER]]
-    payload = encode([0, None, ["b", 1, items, False, False, *LATER], "", 0, None, *LATER])
+    payload = encode([0, None, ["b", 1, items, False, False, *LATER], "", 0, None, 0, b"", *LATER])
     body = SESSION_TAKEOVER.decode_request(payload).body
     answer(rig, SESSION_TAKEOVER, body)
     assert answer(rig, SESSION_GET, SESSION_GET.body([m.SessionKey("t", "c")]))[0][0][6] == [60, b"p", None]
