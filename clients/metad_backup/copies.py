@@ -18,6 +18,7 @@ import numpy as np
 
 from metad.config import StorageConfig
 from metad.errors import ServerError
+from metad.formats import DATA_DIRECTORY, refusal
 from metad.raft.log.journal import REGULAR
 from metad.state.cluster.brokers import ended_fence, read_brokers
 from metad.state.cluster.cluster import read_map
@@ -145,6 +146,9 @@ def opened(
 ) -> Iterator[Copy]:
     """Open a backup, as of the checkpoint or of the last archived moment that is not behind ``at_ms``. ``scratch``:
     where its files are put meanwhile; they need their size once. Raises BackupError."""
+    for node in manifest.nodes:
+        if node.format and not DATA_DIRECTORY.writes <= node.format <= DATA_DIRECTORY.newest:
+            raise BackupError(refusal(f"backup {manifest.id}", DATA_DIRECTORY, node.format, node.version))
     with tempfile.TemporaryDirectory(prefix="metad-backup-", dir=scratch) as directory, contextlib.ExitStack() as stack:
         shared = Shared(StorageConfig(block_cache_bytes=_CACHE_BYTES))
         engines: dict[str, RocksEngine] = {}

@@ -59,6 +59,8 @@ class NodeCopy(msgspec.Struct, frozen=True):
     groups: list[BackupGroup]
     """Those that count of this node."""
     files: list[StoredFile]
+    format: int = 0
+    """Of the node's data directory; 0: it did not say it."""
 
 
 class Manifest(msgspec.Struct, frozen=True):

@@ -140,7 +140,7 @@ class _Copy:
         if self._known is None:
             self._known = await asyncio.to_thread(self._repository.known_files)
         files = [await self._file(node, begun.store_id, file) for file in begun.files]
-        return NodeCopy(node, begun.store_id, begun.version, begun.wall_ms, counted, files)
+        return NodeCopy(node, begun.store_id, begun.version, begun.wall_ms, counted, files, begun.format)
 
     async def _file(self, node: str, store_id: str, file: bak.BackupFile) -> StoredFile:
         assert self._known is not None

@@ -93,7 +93,7 @@ PAGES = {
     "docs/OPERATE.md": 34,
     "docs/WRITE_A_BROKER.md": 27,
     "wire/PROTOCOL.md": 45,
-    "wire/TABLES.md": 88,
+    "wire/TABLES.md": 89,
 }
 """Pages that are longer than that, in KiB."""
 MARKDOWN_KIB_MAX = 371

@@ -28,8 +28,9 @@ from metad_wire.errors import (
 )
 from metad_wire.methods import BACKUP_BEGIN, BACKUP_END, BACKUP_READ, Method, encode
 from metad_wire.operator import backup as bak
+from metad_wire.program.build import build
 
-from ... import __version__, log_events
+from ... import log_events
 from ...control.host import Done
 from ...errors import StorageError, file_error
 from ...logs import event
@@ -131,6 +132,8 @@ class Backups:
         if len(self._kept) >= KEPT_MAX and not self._drop_oldest(_UNREAD_S):
             names = ", ".join(self._kept)
             raise ConflictError(f"this node keeps {KEPT_MAX} checkpoints already, which are being read: {names}")
+        if self._stores.identity.converts:
+            raise ConflictError("the node converts rows of an older format: begin once its log says `converted`")
         if not self._has_room(0):
             raise NoRoomError("the disk is short of room, and a checkpoint keeps files that would be dropped")
         self._number += 1
@@ -161,9 +164,8 @@ class Backups:
                 return
             identity = self._stores.identity
             checkpoint.files = {file.name for file in found}
-            checkpoint.begun = bak.BackupBegun(
-                identity.node_id, identity.store_id, identity.cluster_id, __version__, wall_ms, groups, found
-            )
+            who = identity.node_id, identity.store_id, identity.cluster_id
+            checkpoint.begun = bak.BackupBegun(*who, build(), wall_ms, groups, found, identity.format)
             event(log_events.CHECKPOINT_KEPT, id=id_, files=len(found), bytes=sum(file.size for file in found))
             self._tell(checkpoint, encode(checkpoint.begun))
 

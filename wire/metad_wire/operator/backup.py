@@ -24,11 +24,11 @@ TAIL_BYTES: Final = 16 * 1024
 
 
 class BackupBegin(Message, frozen=True):
-    """Makes a checkpoint of what a node has, and keeps it until ``backup.end``, or until nobody has read it for ten
-    minutes. It has everything that was acknowledged before the request came, in all groups that it answers for. Asked
-    again with the same id, the node answers the same. ``conflict`` if the node keeps two others; ``no_room`` if its
-    disk is short of room; ``not_leader`` if a group does not say how far it is. Needs the right to read ``backup``, or
-    an administrator where roles do not count."""
+    """Makes a checkpoint of what a node has, and keeps it until ``backup.end``, until nobody has read it for ten
+    minutes, or for a day. It has everything that was acknowledged before the request came, in all groups that it
+    answers for. Asked again with the same id, the node answers the same. ``conflict`` if the node keeps two others that
+    are being read, converts rows of an older format, or a group does not say how far it is; ``no_room`` if its disk is
+    short of room. Needs the right to read ``backup``, or an administrator where roles do not count."""
 
     id: Annotated[str, Meta(max_length=64)]
     """Chosen by who asks."""
@@ -74,6 +74,8 @@ class BackupBegun(Message, frozen=True):
     """The node's calendar when it was made."""
     groups: PerGroup[BackupGroup]
     files: Annotated[list[BackupFile], Meta(max_length=FILES_MAX)]
+    format: U32 = 0
+    """Of the data directory, which says how rows are stored; 0: the node does not say it."""
 
 
 class BackupRead(Message, frozen=True):
