@@ -256,7 +256,7 @@ async def _follow(m: Client, a: Arguments, repository: Repository, manifest: Man
                 sys.stderr.write("metadctl: archives again\n")
             said = False
             entries, size = entries + round_.entries, size + round_.bytes
-            line.say(f"{entries} entries, {people.size(size)} are archived; {round_.behind} are not yet", last=True)
+            line.say(f"{entries} entries, {people.size(size)} are archived", last=True)
 
         await follow(m, repository, manifest, every_s=a.every, tell=tell, waits=waits)
 

@@ -20,6 +20,7 @@ from metad.config import StorageConfig
 from metad.errors import ServerError
 from metad.formats import DATA_DIRECTORY, refusal
 from metad.raft.log.journal import REGULAR
+from metad.raft.snapshots.snapshots import applied_index
 from metad.state.cluster.brokers import ended_fence, read_brokers
 from metad.state.cluster.cluster import read_map
 from metad.state.cluster.fences import fences_in
@@ -41,7 +42,7 @@ from metad.state.core.slot_assignment import (
 from metad.state.moving.restoring import KEPT_ROWS
 from metad.storage import keys
 from metad.storage.rocks import RocksEngine, Shared, state_options
-from metad_wire.cluster import GROUP_KINDS, METADATA, SLOTS, ClusterMap, FenceItem, GroupId
+from metad_wire.cluster import GROUP_KINDS, METADATA, SLOTS, FenceItem, GroupId
 from metad_wire.messages import TenantEnd
 
 from .repository import BackupError, Manifest, Repository, StoredFile
@@ -62,7 +63,6 @@ class Part(NamedTuple):
 
     group: GroupId
     engine: RocksEngine
-    applied: int
     revision: int
     now_ms: int
     """The time of the log."""
@@ -80,12 +80,10 @@ class Part(NamedTuple):
 class Copy:
     """Made by :func:`opened`."""
 
-    def __init__(self, manifest: Manifest, parts: list[Part], known: ClusterMap) -> None:
+    def __init__(self, manifest: Manifest, parts: list[Part]) -> None:
         self.manifest = manifest
         self.parts = parts
         """The groups, by name."""
-        self.map = known
-        """The cluster map."""
 
     @property
     def metadata(self) -> Part:
@@ -164,7 +162,7 @@ def opened(
                 stack.callback(engine.close)
                 engines.update((group.group, engine) for group in node.groups)
             passed_ms = 0 if at_ms is None else _advance(repository, manifest, engines, at_ms, tell)
-            yield Copy(manifest, *_parts(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups}))
+            yield Copy(manifest, _parts(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups}))
         except ServerError as error:
             raise BackupError(f"backup {manifest.id} cannot be opened: {error}") from None
 
@@ -175,7 +173,7 @@ def _put(repository: Repository, file: StoredFile, path: Path) -> None:
             scratch.write(piece)
 
 
-def _parts(engines: dict[str, RocksEngine], times_ms: dict[str, int]) -> tuple[list[Part], ClusterMap]:
+def _parts(engines: dict[str, RocksEngine], times_ms: dict[str, int]) -> list[Part]:
     """``times_ms``: of the logs, as they go on where nothing is written."""
     if METADATA.name not in engines or (known := read_map(engines[METADATA.name])) is None:
         raise BackupError("the backup has no cluster map")
@@ -187,12 +185,11 @@ def _parts(engines: dict[str, RocksEngine], times_ms: dict[str, int]) -> tuple[l
             # It was added while the backup was taken, and has no slots yet in what was taken before.
             continue
         prefix = keys.group_prefix(group)
-        applied, time = engine.get(keys.applied(prefix)), engine.get(keys.log_time(prefix))
+        time = engine.get(keys.log_time(prefix))
         assigned = decode_slots(engine.get(state_key(prefix)), record.initial_slots)
-        index = 0 if applied is None else int.from_bytes(applied, "big")
         now_ms = 0 if time is None else max(int.from_bytes(time, "big"), times_ms.get(group.name, 0))
         restored = decode_restore(engine.get(restore_key(prefix)))
-        found[group] = Part(group, engine, index, index + assigned.base, now_ms, restored)
+        found[group] = Part(group, engine, applied_index(engine, prefix) + assigned.base, now_ms, restored)
         moves[group] = slots_brought(assigned.slots, assigned.sealed, decode_moves(engine.get(moves_key(prefix))))
     for kind in GROUP_KINDS:
         best = np.full(SLOTS, -1)
@@ -212,7 +209,7 @@ def _parts(engines: dict[str, RocksEngine], times_ms: dict[str, int]) -> tuple[l
             if group.kind == kind:
                 mask = np.fromiter((holder[slot] == group for slot in range(SLOTS)), bool, SLOTS)
                 found[group] = part._replace(slots=pack(mask))
-    return [found[group] for group in sorted(found)], known
+    return [found[group] for group in sorted(found)]
 
 
 # --- what is archived behind it ---------------------------------------------------------------------------------------
@@ -231,8 +228,7 @@ def _advance(
         assert group is not None
         engine = engines.setdefault(name, engines[METADATA.name])  # one that was added since, from its beginning
         prefix = keys.group_prefix(group)
-        stored = engine.get(keys.applied(prefix))
-        applied = 0 if stored is None else int.from_bytes(stored, "big")
+        applied = applied_index(engine, prefix)
         for first, last, wall_ms, entry in repository.archived(name):
             if wall_ms > at_ms or last <= applied:
                 continue

@@ -20,7 +20,6 @@ from metad_wire.operator.backup import READ_BYTES_MAX, BackupEntries
 
 from .repository import BackupError, Manifest, Repository
 
-EVERY_S: Final = 1.0
 _FILE_BYTES: Final = 8 * 1024 * 1024
 """Entries of a group that are archived together at most."""
 
@@ -31,8 +30,6 @@ class Followed(NamedTuple):
     entries: int
     """That were archived in this round."""
     bytes: int
-    behind: int
-    """Entries that nodes had applied and that are not archived yet, at the end of the round."""
 
 
 class Follower:
@@ -62,15 +59,17 @@ class Follower:
                 if first <= self._at.get(name, 0) + 1:
                     self._at[name] = max(self._at.get(name, 0), last)
 
-    async def _group(self, record: GroupRecord) -> tuple[int, int, int]:
+    async def _group(self, record: GroupRecord) -> tuple[int, int]:
         name = record.group_id.name
         entries = size = 0
         while True:
             after = self._at.get(name, 0)
             taken: list[bytes] = []
-            while sum(map(len, taken)) < _FILE_BYTES:
+            taken_bytes = 0
+            while taken_bytes < _FILE_BYTES:
                 found = await self._read(record, after + len(taken))
                 taken += found.entries
+                taken_bytes += sum(map(len, found.entries))
                 if after + len(taken) >= found.applied:
                     break
             if taken:
@@ -80,7 +79,7 @@ class Follower:
                 self._at[name] = last
                 entries, size = entries + len(taken), size + len(data)
             if self._at.get(name, 0) >= found.applied:
-                return entries, size, max(0, found.applied - self._at.get(name, 0))
+                return entries, size
 
     async def _read(self, record: GroupRecord, after: int) -> BackupEntries:
         """From whichever replica has it, those that do not lead first."""

@@ -14,9 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-import msgspec
-
-from metad.state.moving.slot_migration import put_ahead, translated
+from metad.state.moving.slot_migration import ends_ahead, translated
 from metad.storage import keys
 from metad_client import Client
 from metad_wire.cluster import METADATA, SLOTS, ClusterMap, FenceItem, GroupId, unpack_slots
@@ -62,7 +60,7 @@ async def restore(
     yet. Raises BackupError, MetadError."""
     begun_s = time.monotonic()
     known = await _map(m, copy.manifest)
-    targets = await _targets(m, copy.manifest, as_of)
+    targets = _targets(m, known, f"{copy.manifest.id}{as_of}")
     owners = {
         kind: [targets[GroupId(kind, ordinal)] for ordinal in unpack_slots(slots)]
         for kind, slots in known.slots.items()
@@ -104,7 +102,7 @@ def _check_same(begun: str, wanted: str) -> None:
 async def cancel(m: Client, manifest: Manifest) -> int:
     """Give up a restore that was not finished: the cluster is empty again, and serves. Returns how many groups there
     are. Raises BackupError where it is finished, MetadError."""
-    targets = await _targets(m, manifest, "")
+    targets = _targets(m, await _map(m, manifest), manifest.id)
     begun = {*await asyncio.gather(*(target.check() for target in targets.values()))} - {""}
     if not begun:
         raise BackupError("no restore was begun here")
@@ -119,10 +117,9 @@ async def cancel(m: Client, manifest: Manifest) -> int:
     return len(targets)
 
 
-async def _targets(m: Client, manifest: Manifest, as_of: str) -> dict[GroupId, _Target]:
-    known = await _map(m, manifest)
+def _targets(m: Client, known: ClusterMap, backup: str) -> dict[GroupId, _Target]:
     attempt = time.time_ns() // 1_000_000
-    return {record.group_id: _Target(m, record.group_id, f"{manifest.id}{as_of}", attempt) for record in known.groups}
+    return {record.group_id: _Target(m, record.group_id, backup, attempt) for record in known.groups}
 
 
 async def _map(m: Client, manifest: Manifest) -> ClusterMap:
@@ -172,13 +169,7 @@ def _ends_of(copy: Copy, target: _Target) -> list[TenantEnd]:
     found: list[TenantEnd] = []
     for part in copy.parts:
         if part.group.kind == target.group.kind:
-            ahead_ms = target.now_ms - part.now_ms
-            found += [
-                msgspec.structs.replace(
-                    end, at_ms=put_ahead(end.at_ms, ahead_ms), begins_ms=put_ahead(end.begins_ms, ahead_ms)
-                )
-                for end in copy.ends(part)
-            ]
+            found += ends_ahead(copy.ends(part), target.now_ms - part.now_ms)
     return found
 
 

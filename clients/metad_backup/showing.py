@@ -90,18 +90,20 @@ class Shown:
             for row in rows:
                 if row not in ROWS[row].shows and row != _RECORD and not _is_plain(row):
                     continue
-                if table is None or row == _RECORD or ROWS[row].name == table:
-                    begin = b"" if row != _RECORD or table not in self._numbers else _number(self._numbers[table])
-                    if row == _RECORD and table is not None and table not in self._numbers:
+                begin = b""
+                if row == _RECORD and table is not None:
+                    if table not in self._numbers:
                         continue
-                    for page in self._copy.rows(part, row, begin):
-                        yield row, page
+                    begin = self._numbers[table].to_bytes(4, "big")
+                elif table not in (None, ROWS[row].name):
+                    continue
+                for page in self._copy.rows(part, row, begin):
+                    yield row, page
 
     def _name(self, row: int, key: bytes) -> str:
-        table = ROWS[row]
         if row == _RECORD:
-            shape = self._shapes.at(self._shapes.place(row, key[1:]))
-            return shape.table
+            return self._shapes.of(row, key[1:]).table
+        table = ROWS[row]
         names = {byte: name for name, byte in table.rows.items()}
         return table.name if len(table.rows) == 1 or len(table.shows) == 1 else f"{table.name}.{names[row]}"
 
@@ -120,10 +122,6 @@ def _is_plain(row: int) -> bool:
     """Whether a row is of a table of ``metadata-0`` that no watch shows, and that keeps its records as they are."""
     table = ROWS[row]
     return not table.shows and not table.moves and table.record is not None and len(table.rows) == 1
-
-
-def _number(number: int) -> bytes:
-    return number.to_bytes(4, "big")
 
 
 def _has(found: Found, value: bytes, text: str) -> bool:

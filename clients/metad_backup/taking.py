@@ -122,6 +122,8 @@ class _Copy:
         self._repository = repository
         self._id = id_
         self._begun = begun
+        sizes = [file.size for one in begun.values() for file in one.files]
+        self._of_files, self._of_bytes = len(sizes), sum(sizes)
         self._pace = pace
         self._tell = tell
         self._known: dict[tuple[str, str, int, str], StoredFile] | None = None
@@ -155,8 +157,7 @@ class _Copy:
                 await asyncio.to_thread(self._repository.note, self._id, self._unfinished)
         self._files += 1
         self._bytes += file.size
-        everything = [one for each in self._begun.values() for one in each.files]
-        self._tell(Progress(self._files, len(everything), self._bytes, sum(one.size for one in everything)))
+        self._tell(Progress(self._files, self._of_files, self._bytes, self._of_bytes))
         return stored
 
     async def _copied(self, node: str, file: bak.BackupFile) -> StoredFile:

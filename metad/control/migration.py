@@ -16,12 +16,9 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-import msgspec
-
 from metad_wire import cluster as c
 from metad_wire.cluster import ClusterMap, GroupCommand, GroupId, GroupReply, SlotMove
 from metad_wire.errors import ConflictError, InternalError, MetadError, NotLeaderError
-from metad_wire.messages import TenantEnd
 from metad_wire.tables import moving_rows
 
 from .. import log_events
@@ -299,14 +296,10 @@ class _Migration:
                 0 if sealed is None else sealed.index,
                 0,
                 [] if sealed is None else parts[Fences].carried(self._driver.machine.reader.now_ms()),
-                [] if sealed is None else self._ends(parts[TenantEnds].carried()),
+                [] if sealed is None else slot_migration.ends_ahead(parts[TenantEnds].carried(), self._ahead_ms),
             ),
             patient=patient,
         )
-
-    def _ends(self, ends: list[TenantEnd]) -> list[TenantEnd]:
-        ahead = partial(slot_migration.put_ahead, ahead_ms=self._ahead_ms)
-        return [msgspec.structs.replace(end, at_ms=ahead(end.at_ms), begins_ms=ahead(end.begins_ms)) for end in ends]
 
     async def _source(self, step: str) -> GroupReply:
         move = self._move

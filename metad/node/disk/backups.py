@@ -34,14 +34,13 @@ from ... import log_events
 from ...control.host import Done
 from ...errors import StorageError, file_error
 from ...logs import event
-from ...storage.engine import Engine
 from ...storage.rocks import RocksEngine, checkpoint
 from ..calls.peer_sender import PeerSender
 from ..environment import Environment, Queue, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver
 from ..replicas.groups import Groups
-from ..watches.watched import WatchedReplica
+from ..requests.near import ask_read_index
 from .stores import Stores
 
 KEPT_MAX: Final = 2
@@ -141,7 +140,7 @@ class Backups:
         checkpoint.waiting.append(done)
         self._kept[body.id] = checkpoint
         self._look_later()
-        _Wanted(self._groups, self._stores.state, self._peers, self._environment, body.stale).ask(
+        _Wanted(self._groups, self._peers, self._environment, body.stale).ask(
             partial(self._make, body.id, checkpoint, self._stores.state)
         )
 
@@ -248,10 +247,9 @@ class Backups:
 class _Wanted:
     """How far a checkpoint is to be: learned from the leaders, then waited for."""
 
-    def __init__(self, groups: Groups, state: Engine, peers: PeerSender, environment: Environment, stale: bool) -> None:
+    def __init__(self, groups: Groups, peers: PeerSender, environment: Environment, stale: bool) -> None:
         self._drivers = list(groups.drivers.values())
         self._groups = groups
-        self._state = state
         self._peers = peers
         self._environment = environment
         self._stale = stale
@@ -263,8 +261,7 @@ class _Wanted:
         """Call ``done`` once the state has it all, or with why it has not."""
         self._done = done
         for driver in self._drivers:
-            replica = WatchedReplica(driver, self._state, self._peers, self._environment.now)
-            replica.read_index(partial(self._answers.__setitem__, driver))
+            ask_read_index(driver, self._peers.call, partial(self._answers.__setitem__, driver))
         self._look()
 
     def _look(self) -> None:

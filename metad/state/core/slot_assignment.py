@@ -140,7 +140,7 @@ class SlotAssignment(StatePart):
     def __init__(self, context: PartContext) -> None:
         self.key = state_key(context.group)
         self._engine = context.engine
-        self._initial = AssignedSlots(context.initial_slots)
+        self._initial = context.initial_slots
 
     def load(self) -> None:
         self.forget()
@@ -165,7 +165,7 @@ class SlotAssignment(StatePart):
 
     def decode(self, row: bytes | None) -> AssignedSlots:
         """The :class:`AssignedSlots` in a row; None: that of a group which has no row yet."""
-        return self._initial if row is None else _decode(row)
+        return decode_slots(row, self._initial)
 
     def _hold(self, holding: AssignedSlots) -> None:
         self.holding = holding
@@ -204,7 +204,7 @@ class HeldSlots(StatePart):
         self._key, self._moves_key = state_key(context.group), moves_key(context.group)
         self._restore_key = restore_key(context.group)
         self._engine = context.engine
-        self._initial = AssignedSlots(context.initial_slots)
+        self._initial = context.initial_slots
 
     def load(self) -> None:
         self._learn(self._engine.get(self._key))
@@ -229,7 +229,7 @@ class HeldSlots(StatePart):
         return 0 if self.restore is None else self.restore.done_at
 
     def _learn(self, row: bytes | None) -> None:
-        assigned = self._initial if row is None else _decode(row)
+        assigned = decode_slots(row, self._initial)
         self.held = assigned.slots
         """A bit map."""
         self.sealed = assigned.sealed

@@ -48,13 +48,12 @@ KEPT_ROWS: Final = frozenset(
 )
 """The rows of ``metadata-0`` that are in no slot and that a restore brings. The map and the features are the new
 cluster's own, and the audit trail is about the old one."""
-_DROPPED_ROWS, _DROPPED_BYTES = 500, 512 * 1024  # of one step
+_DROPPED_ROWS: Final = 500  # of one step
 
 
 def _evaluate(view: View, command: Command[Restore]) -> Restored:
     body = command.body
-    stored = view.get(restore_key(view.group))
-    known = decode_restore(stored)
+    known = decode_restore(view.get(restore_key(view.group)))
     dropped = 0
     if body.step == "check":
         return _looked(view, body, known)

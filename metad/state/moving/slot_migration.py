@@ -31,7 +31,8 @@ again, or deleted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -81,6 +82,12 @@ _decode_time = msgspec.msgpack.Decoder(int).decode
 def put_ahead(time_ms: int, ahead_ms: int) -> int:
     """The same moment by a log that is ahead by so much; 0 stays 0."""
     return max(1, time_ms + ahead_ms) if time_ms else 0
+
+
+def ends_ahead(ends: Iterable[m.TenantEnd], ahead_ms: int) -> list[m.TenantEnd]:
+    """Orders to end tenants, as a log has them that is ahead by so much."""
+    ahead = partial(put_ahead, ahead_ms=ahead_ms)
+    return [msgspec.structs.replace(end, at_ms=ahead(end.at_ms), begins_ms=ahead(end.begins_ms)) for end in ends]
 
 
 def translated(rows: Mapping[bytes, bytes | None], ahead_ms: int) -> dict[bytes, bytes | None]:
