@@ -29,7 +29,13 @@ PORT = "127.0.0.1:7430"
 HANDLED_BY_THE_SDK = {
     "CancelledError",  # the answer to a request that its caller has given up
     *("CreditError", "FrameError", "FrameTooLargeError", "SlowReaderError", "UnexpectedFrameError"),  # connections
-    *("DrainingError", "NotLeaderError", "StaleRouteError", "TooEarlyError"),  # retried until the deadline
+    *(
+        "DrainingError",
+        "NotFreshError",
+        "NotLeaderError",
+        "StaleRouteError",
+        "TooEarlyError",
+    ),  # tried again
     *("LogCutError", "NotReplicaError", "PositionAheadError"),  # of a watch, which asks another node
 }
 INSTALLED = any(entry.value == "metad_pytest.plugin" for entry in importlib.metadata.entry_points(group="pytest11"))
