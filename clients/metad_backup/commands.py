@@ -81,17 +81,12 @@ def _where(parser: Parser) -> Parser:
 
 
 def _offline(verbs: Commands, name: str, about: str, work: Callable[[Arguments, Printer], int | None]) -> Parser:
-    """Add a command that asks no cluster."""
-
-    async def nothing(*_: Any) -> None:
-        """It asks no cluster."""
+    """Add a command that asks no cluster, and prints."""
 
     def offline(a: Arguments) -> int:
         return work(a, Printer(a.json)) or 0
 
-    parser = _where(verbs.add(name, about, nothing))
-    parser.set_defaults(offline=offline)
-    return parser
+    return _where(verbs.offline(name, about, offline))
 
 
 def _one(parser: Parser) -> Parser:

@@ -449,9 +449,9 @@ def _add_cluster(commands: Commands) -> None:
         help=f"give up after this long; default {DEADLINE_S:g} s",
     )
 
-    _add_certs(plain)
-    token = plain("token", "create a token for a client; its hash goes into a file for the nodes", _status)
-    token.set_defaults(offline=issuing.token)
+    _add_certs(commands)
+    said = "create a token for a client; its hash goes into a file for the nodes"
+    token = commands.offline("token", said, issuing.token)
     token.add_argument("name", metavar="NAME", help="name of the client")
     token.add_argument(
         "--file", required=True, metavar="F", help="[security] tokens_file of the nodes; a line is added"
@@ -505,9 +505,9 @@ def _wanted(text: str) -> Verdict:
     return found[text.upper()]
 
 
-def _add_certs(plain: Any) -> None:
-    certs = plain("certs", "issue certificates for a fleet: authority, nodes, clients, administrators", _status)
-    certs.set_defaults(offline=issuing.certs)
+def _add_certs(commands: Commands) -> None:
+    said = "issue certificates for a fleet: authority, nodes, clients, administrators"
+    certs = commands.offline("certs", said, issuing.certs)
     certs.add_argument(
         "--out", required=True, metavar="DIR", help="directory for the files; an authority in it is reused"
     )

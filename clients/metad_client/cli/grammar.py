@@ -66,6 +66,10 @@ class _Command(Usage):
         return next((action.choices for action in self._actions if isinstance(action.choices, dict)), {})
 
 
+async def _nothing(*_: Any) -> None:
+    """What an offline command asks a cluster."""
+
+
 class Commands:
     """Adds commands behind one word of the command line. ``common``: the options that every command has."""
 
@@ -85,6 +89,12 @@ class Commands:
         """Add a command."""
         parser: Parser = self._verbs.add_parser(name, help=help, parents=[self._common])
         parser.set_defaults(command=command, verify=check, complain=parser.error)
+        return parser
+
+    def offline(self, name: str, help: str, work: Callable[[Arguments], int]) -> Parser:
+        """Add a command that asks no cluster. ``work`` returns the exit status."""
+        parser = self.add(name, help, _nothing)
+        parser.set_defaults(offline=work)
         return parser
 
     def parser(self, name: str) -> Parser:

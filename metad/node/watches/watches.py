@@ -9,8 +9,9 @@ node's status looks at anyway.
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -33,16 +34,19 @@ from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import Slices
 from metad_wire.transport.fair_share import FairShare
-from metad_wire.watch import WatchFilter
+from metad_wire.watch import BEHIND_UNKNOWN_MS, Brought, WatchFilter, WatchOpened
 
 from ... import log_events
 from ...config import Config
 from ...control.host import Source
 from ...errors import StorageError
 from ...logs import event
-from ...state.core.entry import Entry
+from ...raft.log.journal import REGULAR
+from ...state.core.entry import NO_WRITES, Entry, decode_entry
 from ...state.core.part import Origin
-from ...storage.engine import Engine
+from ...state.core.slot_assignment import HeldSlots
+from ...storage.engine import Engine, Pin
+from ...storage.keys import after_prefix
 from ...watch.filters import compiled
 from ...watch.hub import Hub
 from ...watch.seams import Outlet, Replica
@@ -52,9 +56,9 @@ from ..environment import Deadlines, Environment, Timer
 from ..health import Health
 from ..replicas.driver import GroupDriver, Listener
 from ..replicas.groups import Groups
+from ..requests.near import ask_read_index
 from ..requests.permissions import Permissions
 from ..requests.reads import failed
-from .watched import WatchedReplica
 
 _WAIT_S = 5.0  # for a position that the replica has not come to
 # What has just been applied is sent in slices of a turn of the loop each. In a simulation no time passes, and the count
@@ -80,7 +84,7 @@ _CHECKED_AT_ONCE = 10_000  # filters that one look compares with roles that have
 _SLOW_S = 60.0  # a snapshot that cannot be sent for so long ends
 _SILENT_S = 5.0  # and after so long if another needs its room
 _PROGRESS_S = 0.25  # how exact the intervals of progress events are
-_AGAIN_MS = 500  # when to come again, if there is no room
+_AGAIN_MS = 500  # when to come again, if there is no room, or to a group that is being restored
 
 
 class Watches:
@@ -540,3 +544,78 @@ class _Turns:
         """It has ended."""
         if stream is self._in_turn:
             self._in_turn = None
+
+
+class WatchedReplica:
+    """A :class:`metad.watch.seams.Replica`."""
+
+    def __init__(self, driver: GroupDriver, state: Engine, peers: PeerSender, now: Callable[[], float]) -> None:
+        self.name = driver.group.name
+        self.kind = driver.group.group_id.kind
+        self.prefix = driver.group.prefix
+        self._driver = driver
+        self._log = driver.group.log
+        self._state = state
+        self._peers = peers
+        self._now = now
+
+    @property
+    def applied(self) -> int:
+        return self._driver.machine.applied
+
+    @property
+    def base(self) -> int:
+        return max(self._log.base_index, self._driver.machine.parts[HeldSlots].restored_at)
+
+    def entries(self, begin: int, end: int, bytes_max: int) -> Iterator[Entry]:
+        return (
+            decode_entry(self.name, index, data) if data[8] == REGULAR else NO_WRITES
+            for index, data in enumerate(self._log.records(begin, bytes_max, end), begin)
+        )
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._state.get(key)
+
+    def pin(self) -> Pin:
+        return self._state.pin(self.prefix, after_prefix(self.prefix))
+
+    def opened(self, *, pinned: bool, proven: bool) -> WatchOpened:
+        machine = self._driver.machine
+        slots = machine.parts[HeldSlots]
+        if slots.restore is not None and not slots.restore.done_at:
+            # Nobody is shown a part; and no move that a watch could wait for brings these slots back.
+            text = f"{self.name} is being restored from a backup"
+            raise OverloadedError(text, retry_after_ms=_AGAIN_MS, retry_jitter_ms=_AGAIN_MS)
+        brought = [Brought(move, of_move) for move, of_move in sorted(slots.brought.items())]
+        return WatchOpened(
+            machine.applied,
+            pinned,
+            slots.held,
+            slots.sealed,
+            slots.sealed_move,
+            brought,
+            self._driver.group.ready,
+            machine.revision,
+            proven,
+        )
+
+    def read_index(self, done: Callable[[int | MetadError], None]) -> None:
+        ask_read_index(self._driver, self._peers.call, done)
+
+    def prove(self, done: Callable[[], None]) -> None:
+        group = self._driver.group
+        if group.is_leader and not group.may_read():
+            group.read(lambda _: done())
+        else:
+            done()
+
+    def behind_ms(self) -> int:
+        return _milliseconds(self._driver.group.behind_s(self._now()))
+
+    def silent_ms(self) -> int:
+        return _milliseconds(self._driver.group.silent_s(self._now()))
+
+
+def _milliseconds(seconds: float) -> int:
+    """Rounded up: 0 is nothing at all."""
+    return math.ceil(min(seconds * 1000, BEHIND_UNKNOWN_MS))

@@ -452,7 +452,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "orders_stay_behind",
         "an adoption brings the orders of the source",
         "metad.control.migration:_Migration._target",
-        "self._ends(parts[TenantEnds].carried())",
+        "slot_migration.ends_ahead(parts[TenantEnds].carried(), self._ahead_ms)",
         "[]",
         "a_tenant_ends_where_its_slots_have_moved_to",
     ),

@@ -11,7 +11,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "told_before_it_is_committed",
         "a stream reports only what is applied",
-        "metad.node.watches.watched:WatchedReplica.applied",
+        "metad.node.watches.watches:WatchedReplica.applied",
         "self._driver.machine.applied",
         "self._log.last_index",
         "nothing_is_told_before_it_is_committed",
@@ -97,7 +97,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "begins_at_a_followers_now",
         "a pin has everything that was acknowledged before it was asked for",
-        "metad.node.watches.watched:WatchedReplica.read_index",
+        "metad.node.watches.watches:WatchedReplica.read_index",
         "ask_read_index(self._driver, self._peers.call, done)",
         "done(self._driver.machine.applied)",
         "image_begins_at_what_was_acknowledged",
@@ -115,8 +115,8 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "cut_takes_any_pin",
         "a watch goes back only where the group's leader itself is behind",
         "metad_client.watch.streams:Streams.opening",
-        "self._flags, self.progress_ms, True)",
-        "self._flags, self.progress_ms, not stream.cut)",
+        "self._flags, self.progress_ms, True, len(self._turn))",
+        "self._flags, self.progress_ms, not stream.cut, len(self._turn))",
         "cut_does_not_take_a_watch_back",
     ),
     _m(
@@ -131,7 +131,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "snapshot_of_no_moment",
         "all rows of a snapshot are as they were at one index",
-        "metad.node.watches.watched:WatchedReplica.pin",
+        "metad.node.watches.watches:WatchedReplica.pin",
         "return self._state.pin(self.prefix, after_prefix(self.prefix))",
         "state = self._state\n    return type('Now', (), {'scan': lambda _, *how: state.scan(*how), 'close': str})()",
         "snapshot_is_of_one_moment",

@@ -22,7 +22,6 @@ import metad.watch.hub as hub_module
 import metad.watch.log_reader as reader_module
 from metad.errors import StorageError
 from metad.node.requests.near import answer_read_index
-from metad.node.watches.watched import WatchedReplica
 from metad.state.core.slot_assignment import pack, unpack
 from metad.watch.stream import Stream
 from metad_wire import cluster as c
@@ -366,7 +365,7 @@ async def test_a_bug_costs_the_stream_that_waited_and_no_other(make: Make, monke
     def pin(_: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(WatchedReplica, "pin", pin)
+    monkeypatch.setattr(watches_module.WatchedReplica, "pin", pin)
     await put(rig, "a", "b")
     await until(rig, lambda: broken.refusals and sound.keys)
     assert broken.refusal == "internal"

@@ -10,7 +10,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ..grammar import Arguments, Commands
 
@@ -38,17 +38,13 @@ def add(commands: Commands, grammar: Callable[[], argparse.ArgumentParser], path
     """Add the command. ``grammar`` makes the parser of the whole command line, ``paths`` names its arguments that are
     files."""
 
-    async def nothing(*_: Any) -> None:
-        """It asks no cluster."""
-
     def offline(a: Arguments) -> int:
         sys.stdout.write(script(a.shell, grammar(), paths))
         return 0
 
     said = "a script for your shell: `source <(metadctl completion bash)` in its start file"
-    command = commands.add("completion", said, nothing)
+    command = commands.offline("completion", said, offline)
     command.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash or zsh")
-    command.set_defaults(offline=offline)
 
 
 def words_of(parser: argparse.ArgumentParser, paths: Collection[str], path: tuple[str, ...] = ()) -> Iterator[Words]:

@@ -122,12 +122,7 @@ def complete(a: Arguments, environment: Mapping[str, str]) -> None:
 
 def add(commands: Commands) -> None:
     """Add the command."""
-
-    async def nothing(*_: Any) -> None:
-        """It asks no cluster."""
-
-    listing = commands.add("contexts", f"the clusters of your file (${CONFIG}), and which one is chosen", nothing)
-    listing.set_defaults(offline=_list)
+    commands.offline("contexts", f"the clusters of your file (${CONFIG}), and which one is chosen", _list)
 
 
 def _list(a: Arguments) -> int:
