@@ -31,8 +31,8 @@ def _strategy(type_: inspect.Type, texts: st.SearchStrategy[str]) -> st.SearchSt
         case inspect.IntType(ge=low, le=high):
             low, high = -(2**63) if low is None else int(low), 2**64 - 1 if high is None else int(high)
             return st.integers(max(low, 0), min(high, max(low, 0) + 3)) | st.integers(low, high)
-        case inspect.StrType():
-            return texts
+        case inspect.StrType(max_length=longest):
+            return texts.map(lambda text: text[:longest])
         case inspect.BytesType():
             return st.binary(max_size=8)
         case inspect.BoolType():
