@@ -264,7 +264,7 @@ def _maker(encoded: bytes, kind: Any) -> Any:
 def _bounded(field: DeclaredField) -> Any:
     """The type of a field, with its bounds. Raises ValueError."""
     text, optional = field.type.removesuffix(" | None"), field.type.endswith(" | None")
-    kind = _parsed(text)
+    kind = parsed_type(text)
     if field.choices:
         if text != "str":
             raise ValueError("only a text has choices")
@@ -286,17 +286,17 @@ def _bounded(field: DeclaredField) -> Any:
     return kind | None if optional else kind
 
 
-def _parsed(text: str, depth: int = 1) -> Any:
+def parsed_type(text: str, depth: int = 1) -> Any:
     """A type as a declaration writes it. Raises ValueError."""
     if depth > _NESTED_MAX:
         raise ValueError(f"its type is nested more than {_NESTED_MAX} deep")
     if text.endswith(" | None"):
-        return _parsed(text.removesuffix(" | None"), depth) | None
+        return parsed_type(text.removesuffix(" | None"), depth) | None
     if text in _SIMPLE:
         return _SIMPLE[text]
     for head in ("list[", "dict[str, "):
         if text.startswith(head) and text.endswith("]"):
-            inner: Any = _parsed(text[len(head) : -1], depth + 1)
+            inner: Any = parsed_type(text[len(head) : -1], depth + 1)
             return list[inner] if head == "list[" else dict[str, inner]
     raise ValueError(f"there is no type {text[:80]!r}")
 

@@ -57,6 +57,7 @@ from .tables import (
     sessions,
     wills,
 )
+from .transfer import importing
 from .verdict import CODES, EXIT_STATUS, Problem, Verdict, lines, problems, verdict
 from .view import ClusterView
 from .watching import watch
@@ -84,12 +85,25 @@ FAMILIES: Final[tuple[Family, ...]] = (
     leases,
     declared,
     records,
+    importing,
     contexts,
 )
 """In the order of ``metadctl --help``."""
 
 PATHS: Final = frozenset(
-    {"certs", "tls_ca", "tls_cert", "tls_key", "token_file", "password_file", "out", "file", "where", "scratch"}
+    {
+        "certs",
+        "tls_ca",
+        "tls_cert",
+        "tls_key",
+        "token_file",
+        "password_file",
+        "out",
+        "file",
+        "where",
+        "scratch",
+        "directory",
+    }
 )
 """Arguments that name files."""
 WATCHED = sorted(name for name, table in KNOWN.items() if table.shows)

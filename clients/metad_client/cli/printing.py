@@ -22,23 +22,32 @@ PAGE_CHARS = 80
 
 
 def plain(value: Any) -> Any:
-    """A record as JSON values. Bytes are text if they are UTF-8; otherwise their key ends in ``_base64``."""
+    """A record as JSON values. Bytes are text if they are UTF-8; otherwise their key ends in ``_base64``,
+    and in a list they are an object of that."""
     if isinstance(value, msgspec.Struct):
         return plain(msgspec.structs.asdict(value))
     if isinstance(value, dict):
         return dict(_field(key, item) for key, item in value.items())
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        text = _text(value)
+        return {"base64": base64.b64encode(value).decode()} if text is None else text
     return value
 
 
 def _field(key: str, value: Any) -> tuple[str, Any]:
     if not isinstance(value, bytes):
         return key, plain(value)
+    text = None if key.endswith("_base64") else _text(value)
+    return (key, text) if text is not None else (f"{key}_base64", base64.b64encode(value).decode())
+
+
+def _text(value: bytes) -> str | None:
     try:
-        return key, value.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return f"{key}_base64", base64.b64encode(value).decode()
+        return None
 
 
 def flat(record: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from metad_wire.declaration import Declaration, DeclaredField
+from metad_wire.declaration import Declaration, DeclaredField, parsed_type
 from metad_wire.families import FAMILIES, NAMES, PLURALS, SECRETS
 from metad_wire.messages import TableRecord
 from metad_wire.tables.declaration import DeclaredTable
@@ -26,6 +26,7 @@ from ...errors import IndexBuildingError, InvalidRequestError
 from .. import people
 from ..grammar import Arguments, Command, Commands, count, limit
 from ..printing import Printer
+from ..transfer.documents import read_value
 from . import assignments
 from .bounded import Bounded, Progress, Row, absent, first, page_size, present, say_more, show
 
@@ -152,7 +153,7 @@ def _expected(parser: argparse.ArgumentParser, help: str) -> None:
 
 async def _list(m: Client, a: Arguments, printer: Printer) -> None:
     found = await first(m.tables.list(a.prefix, page_size=page_size(a.limit)), a.limit)
-    shown = Bounded([_document(table) for table in found.records], found.more)
+    shown = Bounded([declaration_document(table) for table in found.records], found.more)
     rows = iter(found.records)
     show(printer, "tables", shown, lambda _: _row(next(rows)), a.limit)
 
@@ -161,7 +162,7 @@ async def _get(m: Client, a: Arguments, printer: Printer) -> None:
     found = present(await m.tables.get(a.table), _no_table(a))
     fields, building = [_field_row(field) for field in found.declaration.fields], await _building(m, found)
     facts = _row(found) | {"being built": building, "about": found.declaration.about}
-    printer.document(_document(found) | {"building": building}, facts, [("fields", fields)])
+    printer.document(declaration_document(found) | {"building": building}, facts, [("fields", fields)])
 
 
 async def _building(m: Client, found: DeclaredTable) -> list[str]:
@@ -224,7 +225,7 @@ def _field_row(field: DeclaredField) -> Row:
 _BOUNDS = ("least", "most", "length_least", "length_most", "choices")
 
 
-def _document(table: DeclaredTable) -> dict[str, Any]:
+def declaration_document(table: DeclaredTable) -> dict[str, Any]:
     """A table as JSON says it."""
     facts = msgspec.structs.asdict(table)
     facts |= msgspec.structs.asdict(facts.pop("declaration"))
@@ -252,7 +253,7 @@ def read_declaration(text: str | bytes) -> Declaration:
         return msgspec.convert([*(wanted[name] for name in _REQUIRED), *more], Declaration)
     except KeyError as error:
         raise InvalidRequestError(f"a declaration has {', '.join(_REQUIRED)}; {error} is missing") from None
-    except (msgspec.MsgspecError, TypeError, AttributeError) as error:
+    except (msgspec.MsgspecError, TypeError, AttributeError, ValueError) as error:
         raise InvalidRequestError(f"this is no declaration: {error}") from None
 
 
@@ -260,12 +261,17 @@ _REQUIRED = ("name", "kind", "fields", "key", "routing")
 
 
 def _read_field(given: dict[str, Any]) -> DeclaredField:
+    if "default_base64" in given:
+        given = given | {"default": {"base64": given["default_base64"]}}
+        del given["default_base64"]
     unknown = given.keys() - set(DeclaredField.__struct_fields__)
     if unknown:
         raise InvalidRequestError(
             f"a field has no {min(unknown)!r}; it has {', '.join(DeclaredField.__struct_fields__)}"
         )
-    default = msgspec.msgpack.encode(given["default"]) if "default" in given else None
+    default = None
+    if "default" in given:
+        default = msgspec.msgpack.encode(read_value(given["default"], parsed_type(str(given["type"]))))
     known: DeclaredField = msgspec.convert(
         [given["name"], given["type"], default, *(given.get(name, _EMPTY.get(name)) for name in _BOUNDS), ""],
         DeclaredField,
