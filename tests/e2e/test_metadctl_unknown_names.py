@@ -29,6 +29,7 @@ MAKES: Final = {
     "token": "a token, offline",
     "completion": "a script, offline",
     "backup take": "a repository",
+    "export": "a directory",
     "auth can": "an answer",
     "auth role": "a role",
     "auth deny": "what is said of a principal",
