@@ -181,7 +181,11 @@ _LOOK_S = 1.0
 
 
 async def _declare(m: Client, a: Arguments, printer: Printer) -> None:
-    table = await m.tables.declare(read_declaration(text_of(a.file)))
+    try:
+        document = msgspec.json.decode(text_of(a.file), type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise InvalidRequestError(f"this is no declaration: {error}") from None
+    table = await m.tables.declare(read_declaration(document))
     printer.one({"table": table.name, "number": table.number})
 
 
@@ -241,10 +245,9 @@ def _field(field: DeclaredField) -> dict[str, Any]:
     return given
 
 
-def read_declaration(text: str | bytes) -> Declaration:
+def read_declaration(document: dict[str, Any]) -> Declaration:
     """A declaration of a JSON document. Raises InvalidRequestError."""
     try:
-        document: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
         wanted = {name: document[name] for name in Declaration.__struct_fields__ if name in document}
         wanted["fields"] = [_read_field(field) for field in wanted.get("fields", [])]
         wanted.setdefault("routing", len(wanted.get("key", [])))

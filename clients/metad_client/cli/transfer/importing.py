@@ -11,22 +11,23 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
 from metad_wire.errors import InvalidItemError
 from metad_wire.messages import BATCH_ITEMS_MAX
+from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.table import PlainTable
 
 from ...client import Client
 from ...errors import ConflictError, InvalidRequestError, MetadError
 from ..grammar import Arguments, Commands, Parser
-from ..printing import Printer
+from ..printing import Printer, plain
 from ..tables.bounded import Progress
-from ..tables.declared import read_declaration
+from ..tables.declared import declaration_document, read_declaration
 from .documents import read_document
 from .exporting import FORMAT, MANIFEST, Export, Manifest
 from .kinds import NOT_IMPORTED, Job, Kind, kinds, table_of
@@ -118,6 +119,44 @@ async def _import(m: Client, a: Arguments, printer: Printer) -> int:
     return 1 if refused else 0
 
 
+class _Snapshot(msgspec.Struct, frozen=True):
+    """What ``metad-spark export`` says of its directory."""
+
+    format: int
+    made_ms: int
+    declared: dict[str, bytes] = {}
+    """The declarations of tables, as ``declaration.get`` tells them."""
+
+
+class _Made(NamedTuple):
+    """How a directory came about."""
+
+    at_ms: int
+    """When, by the clock of who made it."""
+    declarations: Sequence[dict[str, Any]] = ()
+
+
+_SNAPSHOT, _SNAPSHOT_FORMAT = "metad-snapshot.json", 1
+
+
+def _made(directory: Path) -> _Made:
+    """Raises InvalidRequestError."""
+    for name, kind, format in ((MANIFEST, Manifest, FORMAT), (_SNAPSHOT, _Snapshot, _SNAPSHOT_FORMAT)):
+        if not (directory / name).exists():
+            continue
+        try:
+            made: Any = msgspec.json.decode((directory / name).read_bytes(), type=kind)
+            if made.format > format:
+                raise InvalidRequestError(f"{directory} has format {made.format}, this version reads {format}")
+            if isinstance(made, Manifest):
+                return _Made(made.began_ms)
+            tables = [msgspec.msgpack.decode(one, type=DeclaredTable) for one in made.declared.values()]
+            return _Made(made.made_ms, [dict(plain(declaration_document(one))) for one in tables])
+        except msgspec.MsgspecError as error:
+            raise InvalidRequestError(f"{directory / name}: {error}") from None
+    return _Made(time.time_ns() // 1_000_000)
+
+
 class Import:
     """Writes the files of a directory. Raises InvalidRequestError where it makes no sense."""
 
@@ -136,16 +175,16 @@ class Import:
 
     async def run(self) -> dict[str, Done]:
         """Import; what became of each file. Raises MetadError, OSError."""
-        manifest, files = self._files()
+        made, files = self._files()
         reply = await self._m.cluster.map()
         cluster = "" if reply.map is None else reply.map.cluster_id
         path = self._directory / NOTE.format(cluster=cluster)
         note = _read_note(path)
-        exported_ms = time.time_ns() // 1_000_000 if manifest is None else manifest.began_ms
-        job = Job(self._m, note.broker, exported_ms, discard_wills=self._discard_wills)
+        job = Job(self._m, note.broker, made.at_ms, discard_wills=self._discard_wills)
         try:
-            if "declaration" in files:
-                await self._declare(files.pop("declaration"), note.done.setdefault("declaration", Done()))
+            path_of_tables = files.pop("declaration", None)
+            wanted = made.declarations if path_of_tables is None else _documents(path_of_tables)
+            await self._declare(wanted, note.done.setdefault("declaration", Done()))
             declared = [one.table() async for one in self._m.tables.list()]
             for name, kind in self._ordered(files, declared).items():
                 await self._file(job, name, kind, declared, files[name], note, path)
@@ -154,16 +193,9 @@ class Import:
         path.unlink(missing_ok=True)
         return note.done
 
-    def _files(self) -> tuple[Manifest | None, dict[str, Path]]:
-        """By table. A directory that is no export has files as one has."""
-        manifest = None
-        try:
-            if (self._directory / MANIFEST).exists():
-                manifest = msgspec.json.decode((self._directory / MANIFEST).read_bytes(), type=Manifest)
-        except msgspec.MsgspecError as error:
-            raise InvalidRequestError(f"{self._directory / MANIFEST}: {error}") from None
-        if manifest is not None and manifest.format > FORMAT:
-            raise InvalidRequestError(f"{self._directory} has format {manifest.format}, this version reads {FORMAT}")
+    def _files(self) -> tuple[_Made, dict[str, Path]]:
+        """When they were made, and the files by table. A directory that is no export has files as one has."""
+        made = _made(self._directory)
         found = {path.stem: path for path in sorted(self._directory.glob("*.jsonl"))}
         found |= {path.name: path for path in sorted(self._directory.iterdir()) if any(path.glob("*.parquet"))}
         if missing := [name for name in self._wanted if name not in found]:
@@ -172,7 +204,9 @@ class Import:
             )
         if not found:
             raise InvalidRequestError(f"{self._directory}: there are no files TABLE.jsonl, or TABLE/*.parquet")
-        return manifest, {name: path for name, path in found.items() if name in self._wanted or not self._wanted}
+        if made.declarations:
+            found.pop("declaration", None)
+        return made, {name: path for name, path in found.items() if name in self._wanted or not self._wanted}
 
     def _ordered(self, files: dict[str, Path], declared: Sequence[PlainTable[Any]]) -> dict[str, Kind]:
         known = kinds(declared)
@@ -183,16 +217,16 @@ class Import:
                 raise InvalidRequestError(f"{files[name]}: there is no table {name!r}: declare it first")
         return {name: kind for name, kind in known.items() if name in files}
 
-    async def _declare(self, path: Path, done: Done) -> None:
+    async def _declare(self, documents: Iterable[Any], done: Done) -> None:
         """Declare tables that programs have declared elsewhere, or let them grow."""
         done.lines = done.written = done.refused = 0
         with _Refused(self._directory, "declaration", anew=True) as refused:
-            for document in _documents(path):
+            for document in documents:
                 done.lines += 1
                 try:
                     if isinstance(document, ValueError):
                         raise document
-                    await self._m.tables.declare(read_declaration(msgspec.json.encode(document)))
+                    await self._m.tables.declare(read_declaration(document))
                     done.written += 1
                 except (InvalidRequestError, ConflictError, ValueError) as error:
                     refused.add(document, error)
