@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from e2e_server import Server, free_ports
+
+from metad_client import Client, ConflictError
+from metad_wire.cluster import unpack_slots
 
 NAMES = ("n1", "n2", "n3")
 PAUSE_S = 0.02
@@ -90,6 +94,14 @@ class Nodes:
     @property
     def url(self) -> str:
         return f"metad://{self.where}"
+
+
+async def rebalanced(client: Client, groups: int) -> bool:
+    """Have the slots of data move until so many groups hold them all."""
+    with contextlib.suppress(ConflictError):
+        await client.cluster.rebalance()
+    known = (await client.cluster.map()).map
+    return known is not None and not known.moves and len({*unpack_slots(known.slots["data"])}) == groups
 
 
 def _inline(table: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ middle of a kill, with records that are there already, and with files that other
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -12,14 +13,16 @@ import time
 import typing
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from e2e_metadctl import metadctl
+from e2e_nodes import rebalanced
 
 from metad import embedded
 from metad_client import (
     U32,
+    Client,
     Inflight,
     KvPutItem,
     OffsetCommitItem,
@@ -32,13 +35,15 @@ from metad_client import (
     SubscriptionOptions,
     Will,
     blocking,
+    connect,
 )
-from metad_client.cli.transfer.exporting import LISTED, has_tenants, tables
+from metad_client.cli.transfer.exporting import LISTED, Export, has_tenants, tables
 from metad_client.cli.transfer.kinds import NOT_IMPORTED, kinds
 from metad_wire.families.core import TOPICS, Topic
 from metad_wire.messages import NEVER_S, SessionDisconnectItem
 from metad_wire.tables.access import Grant, Role
 from metad_wire.tables.tenants import Quota
+from waiting import until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 SESSIONS = 2_500
@@ -323,6 +328,36 @@ def noted(directory: Path, table: str) -> int:
     """How far the note says that a file is."""
     notes = [*directory.glob("import-*.json")]
     return int(json.loads(notes[0].read_bytes())["done"].get(table, {}).get("lines", 0)) if notes else 0
+
+
+async def test_an_export_has_each_record_once_while_slots_move(tmp_path: Path) -> None:
+    async with embedded.serve(groups={"data": 1}) as server, connect(server.url) as m:
+        for begin in range(0, 4_000, 1_000):
+            taken = [SessionTakeoverItem("acme", f"c{at}", properties=LONG) for at in range(begin, begin + 1_000)]
+            (await m.sessions.takeover_many("b", 1, taken)).raise_for_error()
+        moved = asyncio.create_task(grow(m))
+        runs = 0
+        while not moved.done() or runs == 0:
+            runs += 1
+            made = await Export(m, tmp_path / str(runs), "acme", ["session"]).run()
+            found = [json.loads(line)["client_id"] for line in written(tmp_path / str(runs))]
+            assert len(found) == made.tables["session"] == len({*found}) == 4_000
+        await moved
+        assert runs > 2
+
+
+LONG: Final = SessionProperties(3_600, b"x" * 200)
+
+
+def written(directory: Path) -> list[str]:
+    return (directory / "session.jsonl").read_text().splitlines()
+
+
+async def grow(m: Client) -> None:
+    """Add groups, and wait until all have slots."""
+    for groups in (2, 3):
+        await m.cluster.add_group("data")
+        await until(lambda groups=groups: rebalanced(m, groups))  # type: ignore[misc]
 
 
 def test_every_table_is_imported_or_says_why_not() -> None:

@@ -17,12 +17,12 @@ from typing import Any, Final
 import msgspec
 import pytest
 from e2e_metadctl import metadctl, printed
+from e2e_nodes import rebalanced
 
 from metad import embedded
 from metad_client import (
     U32,
     U63,
-    Client,
     ConflictError,
     InvalidItemError,
     InvalidRequestError,
@@ -37,7 +37,6 @@ from metad_client import (
     connect,
 )
 from metad_client.cli.command_line import EPILOG, main
-from metad_wire.cluster import unpack_slots
 from metad_wire.families import FAMILIES
 from metad_wire.families.core import TOPICS, Topic
 from metad_wire.tables.table import PlainTable
@@ -124,14 +123,6 @@ PARTS: Final[PlainTable[Part]] = PlainTable(
     routing=("tenant", "name"),
     indexes={"by_replica": ("replicas",)},
 )
-
-
-async def rebalanced(client: Client, groups: int) -> bool:
-    """Have the slots of data move until so many groups hold them all."""
-    with contextlib.suppress(ConflictError):
-        await client.cluster.rebalance()
-    known = (await client.cluster.map()).map
-    return known is not None and not known.moves and len({*unpack_slots(known.slots["data"])}) == groups
 
 
 async def test_a_record_is_listed_by_each_element_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,9 +182,9 @@ class Import:
         note = _read_note(path)
         job = Job(self._m, note.broker, made.at_ms, discard_wills=self._discard_wills)
         try:
-            path_of_tables = files.pop("declaration", None)
-            wanted = made.declarations if path_of_tables is None else _documents(path_of_tables)
-            await self._declare(wanted, note.done.setdefault("declaration", Done()))
+            documents = made.declarations if "declaration" not in files else _documents(files.pop("declaration"))
+            if wanted := [one for one in documents if self._is_wanted(one)]:
+                await self._declare(wanted, note.done.setdefault("declaration", Done()))
             declared = [one.table() async for one in self._m.tables.list()]
             for name, kind in self._ordered(files, declared).items():
                 await self._file(job, name, kind, declared, files[name], note, path)
@@ -216,6 +216,11 @@ class Import:
             elif name not in known:
                 raise InvalidRequestError(f"{files[name]}: there is no table {name!r}: declare it first")
         return {name: kind for name, kind in known.items() if name in files}
+
+    def _is_wanted(self, declaration: Any) -> bool:
+        """Whether all tables are imported, or this one."""
+        named = declaration.get("name") if isinstance(declaration, dict) else None
+        return not self._wanted or "declaration" in self._wanted or named in self._wanted
 
     async def _declare(self, documents: Iterable[Any], done: Done) -> None:
         """Declare tables that programs have declared elsewhere, or let them grow."""
