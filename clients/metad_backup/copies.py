@@ -162,7 +162,7 @@ def opened(
                 stack.callback(engine.close)
                 engines.update((group.group, engine) for group in node.groups)
             passed_ms = 0 if at_ms is None else _advance(repository, manifest, engines, at_ms, tell)
-            yield Copy(manifest, _parts(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups}))
+            yield Copy(manifest, parts_of(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups}))
         except ServerError as error:
             raise BackupError(f"backup {manifest.id} cannot be opened: {error}") from None
 
@@ -173,7 +173,7 @@ def _put(repository: Repository, file: StoredFile, path: Path) -> None:
             scratch.write(piece)
 
 
-def _parts(engines: dict[str, RocksEngine], times_ms: dict[str, int]) -> list[Part]:
+def parts_of(engines: dict[str, RocksEngine], times_ms: dict[str, int]) -> list[Part]:
     """``times_ms``: of the logs, as they go on where nothing is written."""
     if METADATA.name not in engines or (known := read_map(engines[METADATA.name])) is None:
         raise BackupError("the backup has no cluster map")

@@ -13,6 +13,7 @@ from metad_wire.cluster import METADATA
 from sim.nodes.builds import Builds
 from sim.nodes.cluster import Cluster, Settings
 from sim.nodes.scenarios import SCENARIOS
+from sim.nodes.scenarios.restores import play_restore
 from sim.nodes.trouble import play
 from simulate import Result, run_seeds
 
@@ -46,6 +47,14 @@ def test_seeds_with_upgrades(seed: int) -> None:
         play(cluster, rng, builds=builds)
         assert cluster.run_until(lambda: len(builds.on_at(cluster)) == 3, 10.0), "it is not switched on"
         assert cluster.crashes > 2
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 2))
+def test_seeds_with_restores(seed: int) -> None:
+    """A cluster goes into another of another shape, whose nodes have all faults, by somebody who is killed and begins
+    again."""
+    print(f"seed {seed}")
+    assert play_restore(seed).attempts > 0
 
 
 def _held(nodes: int, first: int, seeds: int, *, wide: bool) -> list[Result]:

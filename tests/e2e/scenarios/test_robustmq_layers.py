@@ -32,6 +32,7 @@ from metad_backup.copies import opened
 from metad_backup.following import Follower
 from metad_backup.repository import Repository
 from metad_backup.restoring import restore
+from metad_backup.showing import Shown
 from metad_backup.taking import take
 from metad_client import (
     ActivityReply,
@@ -282,10 +283,15 @@ async def test_a_backup_with_what_was_written_behind_it_goes_into_another_cluste
     await m.sessions.takeover("backed-up", life.epoch, "layers", "c1", properties=properties)
     manifest = await take(m, repository)
     await m.table(DYNAMIC_CONFIG).put(DynamicConfig("cluster", "layers", "behind", "1"))
-    followed = await Follower(m, repository, manifest).round()
-    assert followed.entries > 0
-    now_ms = time.time_ns() // 1_000_000 + 1_000
-    with opened(repository, manifest, now_ms, scratch=tmp_path) as copy, served(1, groups={"data": 2}) as other:
+    follower = Follower(m, repository, manifest)
+
+    async def archived() -> bool:
+        await follower.round()  # reads from replicas, which are some milliseconds behind
+        with opened(repository, manifest, _soon_ms(), scratch=tmp_path) as copy:
+            return any(Shown(copy).records(DYNAMIC_CONFIG.name, ["cluster", "layers", "behind"]))
+
+    await until(archived, "it is archived")
+    with opened(repository, manifest, _soon_ms(), scratch=tmp_path) as copy, served(1, groups={"data": 2}) as other:
         async with connect(other.url) as there:
             assert (await restore(there, copy)).rows > 0
             found = await there.sessions.get("layers", "c1")
@@ -293,6 +299,10 @@ async def test_a_backup_with_what_was_written_behind_it_goes_into_another_cluste
             assert found.properties.payload == b"p"
             assert not found.connected, "its broker's life is over"
             assert await there.table(DYNAMIC_CONFIG).get("cluster", "layers", "behind") is not None
+
+
+def _soon_ms() -> int:
+    return time.time_ns() // 1_000_000 + 1_000
 
 
 async def test_a_shard_outlives_the_restarts_of_its_brokers(m: Client, cluster: Nodes) -> None:

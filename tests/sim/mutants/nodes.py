@@ -49,6 +49,23 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "if known is not None and known.store_id == node.store_id:",
         "upgraded_node_by_node_and_back",
     ),
+    # --- restores
+    _m(
+        "times_are_brought_as_they_were",
+        "deadlines are as far away by the new log as by the old one",
+        "metad_backup.restoring:_Target.take",
+        "if part.now_ms else dict(rows)",
+        "if not part.now_ms else dict(rows)",
+        "a_cluster_is_restored_while_nodes_die",
+    ),
+    _m(
+        "a_restore_is_served_before_its_end",
+        "nobody is served a part",
+        "metad.state.moving.restoring:_begin",
+        "write_slots(view, changed)",
+        "pass",
+        "a_cluster_is_restored_while_nodes_die",
+    ),
     # --- exactly once
     _m(
         "retries_are_done_again",
