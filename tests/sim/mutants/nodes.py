@@ -58,14 +58,6 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "if not part.now_ms else dict(rows)",
         "a_cluster_is_restored_while_nodes_die",
     ),
-    _m(
-        "a_restore_is_served_before_its_end",
-        "nobody is served a part",
-        "metad.state.moving.restoring:_begin",
-        "write_slots(view, changed)",
-        "pass",
-        "a_cluster_is_restored_while_nodes_die",
-    ),
     # --- exactly once
     _m(
         "retries_are_done_again",
