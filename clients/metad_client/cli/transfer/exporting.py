@@ -88,7 +88,7 @@ def tables(declared: Sequence[Table[Any]] = ()) -> dict[str, Exported]:
 
 
 def has_tenants(table: Table[Any]) -> bool:
-    """Whether its records belong to tenants, or to namespaces."""
+    """Say whether its records belong to tenants, or to namespaces."""
     return bool(table.key) and table.key[0] in SCOPES
 
 

@@ -114,7 +114,7 @@ NOT_IMPORTED: Final = {
 
 
 class KvLine(msgspec.Struct, frozen=True):
-    """Of ``kv``."""
+    """Says what one line of ``kv`` has."""
 
     namespace: str
     key: str
@@ -135,7 +135,7 @@ async def _kv_write(job: Job, lines: list[tuple[KvLine, m.Kv | None]]) -> Errors
 
 
 class LeaseLine(msgspec.Struct, frozen=True):
-    """Of ``lease``. It has a whole new term to be kept alive in."""
+    """Says what one line of ``lease`` has. It has a whole new term to be kept alive in."""
 
     namespace: str
     lease: str
@@ -156,7 +156,7 @@ async def _lease_write(job: Job, lines: list[tuple[LeaseLine, Any]]) -> Errors:
 
 
 class SequenceLine(msgspec.Struct, frozen=True):
-    """Of ``sequence``."""
+    """Says what one line of ``sequence`` has."""
 
     namespace: str
     sequence: str
@@ -184,7 +184,7 @@ async def _sequence_write(job: Job, lines: list[tuple[SequenceLine, Any]]) -> Er
 
 
 class RetainedLine(msgspec.Struct, frozen=True):
-    """Of ``retained``."""
+    """Says what one line of ``retained`` has."""
 
     tenant: str
     topic: str
@@ -214,7 +214,7 @@ async def _retained_write(job: Job, lines: list[tuple[RetainedLine, Any]]) -> Er
 
 
 class SessionLine(msgspec.Struct, frozen=True):
-    """Of ``session``. Only who was away has deadlines."""
+    """Says what one line of ``session`` has. Only who was away has deadlines."""
 
     tenant: str
     client_id: ClientId
@@ -277,7 +277,7 @@ def _left(job: Job, line: SessionLine) -> m.SessionDisconnectItem:
 
 
 class WillLine(msgspec.Struct, frozen=True):
-    """Of ``will``: one that is due. It is due again, for brokers to claim it."""
+    """Says what one line of ``will`` has, which is due. It is due again, for brokers to claim it."""
 
     tenant: str
     client_id: ClientId
@@ -412,7 +412,7 @@ async def _inflight_write(job: Job, lines: list[tuple[Inflight, Any]]) -> Errors
 
 
 class OffsetLine(msgspec.Struct, frozen=True):
-    """Of ``offset``."""
+    """Says what one line of ``offset`` has."""
 
     tenant: str
     group: str
