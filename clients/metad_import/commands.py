@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from .verifying import Found
 
 _RATE: Final = 10_000
-_REFUSED: Final = "import-refused.jsonl"
 _QUIET_S: Final = 5.0
 _DEADLINE_S: Final = 600.0
 _AGAIN_S: Final = 1.0
@@ -91,7 +90,9 @@ def _common(parser: Parser, kind: str) -> Parser:
         help="the first N parts of the path belong to the namespace: NAMESPACE/part; default 0",
     )
     parser.add_argument("--strip", action="store_true", help="keys do without P; they keep it otherwise")
-    parser.add_argument("--refused", metavar="F", help=f"rows not carried over, as JSON Lines; default {_REFUSED}")
+    parser.add_argument(
+        "--refused", metavar="F", help="rows not carried over, as JSON Lines; default import-PHASE-refused.jsonl"
+    )
     parser.add_argument("--user", default="", metavar="NAME", help=f"user of {kind}")
     parser.add_argument("--password-file", metavar="F", help="file with the password of the user")
     parser.add_argument("--source-ca", metavar="F", help="PEM file: the authority of the source to trust")
@@ -121,6 +122,8 @@ def _check(a: Arguments) -> None:
         raise ValueError("--user and --password-file go together")
     if bool(a.source_cert) != bool(a.source_key):
         raise ValueError("--source-cert and --source-key go together")
+    if a.kind == "zookeeper" and a.source_cert and not a.source_ca:
+        raise ValueError("--source-cert needs --source-ca")
     if not a.into:
         raise ValueError("--into is empty")
     if a.into == STATES or a.into.startswith(f"{STATES}."):
@@ -182,6 +185,15 @@ def _tls(a: Arguments) -> ssl.SSLContext | None:
     return tls
 
 
+class Phase(Protocol):
+    """A phase with both sides open; returns the exit status, None for 0."""
+
+    __name__: str
+
+    async def __call__(self, run: _Run, printer: Printer) -> int | None:
+        """Run it, and print how it ended."""
+
+
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
@@ -225,6 +237,8 @@ class _Refusals:
         self.path = path
         self.codes: Counter[str] = Counter()
         self._at = Path(path)
+        self.goes_on = False
+        """It is the file of an import that has begun before: what it has stays."""
         self._file: IO[str] | None = None
         self._listed: set[int] = set()
 
@@ -238,7 +252,7 @@ class _Refusals:
         self.codes[code] += 1
         try:
             if self._file is None:
-                self._file = self._at.open("w", encoding="utf-8")
+                self._file = self._at.open("a" if self.goes_on else "w", encoding="utf-8")
             line = plain({"code": code, "why": NOT_CARRIED[code], "key": key, **more})
             self._file.write(msgspec.json.encode(line).decode() + "\n")
         except OSError as error:
@@ -280,11 +294,11 @@ class _Run:
         printer.document(row, facts, [*tables, ("not carried over", self.refusals.rows())])
 
 
-def _phase(work: Callable[[_Run, Printer], Awaitable[int | None]]) -> Command:
+def _phase(work: Phase) -> Command:
     """Make a command of a phase: it opens the source, and closes all in any case."""
 
     async def command(m: Client, a: Arguments, printer: Printer) -> int | None:
-        shown, refusals = _Shown(a), _Refusals(a.refused or _REFUSED)
+        shown, refusals = _Shown(a), _Refusals(a.refused or f"import-{work.__name__.strip('_')}-refused.jsonl")
         try:
             async with _source(a) as source:
                 return await work(_Run(m, a, source, shown, refusals), printer)
@@ -347,6 +361,8 @@ async def _copy(run: _Run, printer: Printer) -> None:
     copy = run.copy()
 
     async def copied() -> None:
+        await run.target.load()
+        run.refusals.goes_on = run.target.phase != "new"
         await run.target.begin(run.source.identity)
         state = run.target.state
         if run.target.overwrite:

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final, NamedTuple, TypeVar
 
 from .source import BATCH_BYTES, BATCH_ROWS, CompactedError, Head, Row, Source, SourceError, Watch
-from .target import Counts, Known, Refuse, Target, Work
+from .target import Counts, Known, Refuse, State, Target, Work
 
 _IDLE_S: Final = 0.25
 """A watch that says nothing for so long may have said all."""
@@ -65,6 +65,11 @@ class Seen(NamedTuple):
 
 Tell = Callable[[Progress], None]
 Ends = Callable[[Seen], bool]
+
+
+def is_behind(state: State, head: Head) -> bool:
+    """Whether the source has changed since what the state says."""
+    return head.keys != state.known or head.newest > state.revision
 
 
 def once(head: Head) -> Ends:
@@ -149,7 +154,7 @@ class Copy:
                 if changes.events:
                     await self._target.keep()
             elif (head := await heads.now()) is not None:
-                caught_up = head.keys == state.known and head.newest <= state.revision
+                caught_up = not is_behind(state, head)
                 if caught_up:
                     state.revision = max(state.revision, head.revision)
                     caught_s = time.monotonic()

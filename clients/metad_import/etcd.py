@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from .gateway import Gateway
+from .gateway import Gateway, TooLongError
 from .source import BATCH_BYTES, BATCH_ROWS, Changes, CompactedError, Head, Row, SourceError
 
 _FIRST_ROWS: Final = 50
@@ -120,7 +120,7 @@ class Etcd:
 
     async def close(self) -> None:
         """See the Protocol."""
-        self._gateway.close()
+        await self._gateway.close()
 
     async def head(self) -> Head:
         """See the Protocol. etcd reads all keys of the prefix for it."""
@@ -135,12 +135,10 @@ class Etcd:
         while True:
             try:
                 found = await self._ask_range(key=begin, limit=limit, revision=head.revision)
-            except CompactedError:
-                raise
-            except SourceError:
+            except TooLongError:
                 if limit == 1:
                     raise
-                limit = max(1, limit // 10)  # the page may have been too long
+                limit = max(1, limit // 10)
                 continue
             if found.kvs:
                 yield [kv.row() for kv in found.kvs]
@@ -163,6 +161,7 @@ class Etcd:
             "progress_notify": True,
             "fragment": True,
         }
+        await self._ask_range(count_only=True)  # a stream cannot authenticate itself again
         body = msgspec.json.encode({"create_request": created})
         return EtcdWatch(self._gateway.stream("/v3/watch", body), after)
 

@@ -21,6 +21,10 @@ _LINE_BYTES_MAX: Final = 64 * 1024
 _HEADERS_MAX: Final = 100
 
 
+class TooLongError(SourceError):
+    """An answer is longer than fits."""
+
+
 class Answer(NamedTuple):
     """A whole one."""
 
@@ -65,8 +69,10 @@ class Connection:
         if len(words) < 2 or not words[0].startswith(b"HTTP/1.") or not words[1].isdigit():
             raise SourceError(f"{self._endpoint} does not speak HTTP")
         headers: dict[str, str] = {}
+        left = _HEADERS_MAX
         while line := await self._line():
-            if len(headers) == _HEADERS_MAX:
+            left -= 1
+            if left < 0:
                 raise SourceError(f"{self._endpoint} sends too many headers")
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip().lower()
@@ -77,7 +83,7 @@ class Connection:
         if headers.get("transfer-encoding") == "chunked":
             while size := int((await self._line()).partition(b";")[0] or b"0", 16):
                 if size > BODY_BYTES_MAX:
-                    raise SourceError(f"{self._endpoint} sends over {BODY_BYTES_MAX} bytes at once")
+                    raise TooLongError(f"{self._endpoint} sends over {BODY_BYTES_MAX} bytes at once")
                 yield await self._reader.readexactly(size)
                 await self._line()
             while await self._line():
@@ -98,13 +104,15 @@ class Connection:
         async for piece in self.pieces(headers):
             size += len(piece)
             if size > BODY_BYTES_MAX:
-                raise SourceError(f"{self._endpoint} answers over {BODY_BYTES_MAX} bytes")
+                raise TooLongError(f"{self._endpoint} answers over {BODY_BYTES_MAX} bytes")
             parts.append(piece)
         return b"".join(parts)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close it; what was not read is lost."""
-        self._writer.close()
+        self._writer.transport.abort()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
     async def _line(self) -> bytes:
         line = await self._reader.readuntil(b"\n")
@@ -133,13 +141,14 @@ class Gateway:
                     status, headers = await connection.ask(path, body, self.token)
                     answer = Answer(status, await connection.body(headers))
                 if headers.get("connection") == "close":
-                    self.close()
+                    await self.close()
                 return answer
             except SourceError:
-                self.close()
+                await self.close()
                 raise
             except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
                 failure = self._failed(error)
+                await self.close()
         raise SourceError(failure)
 
     async def stream(self, path: str, body: bytes) -> AsyncIterator[bytes]:
@@ -168,13 +177,13 @@ class Gateway:
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError) as error:
             raise SourceError(self._failed(error)) from None
         finally:
-            connection.close()
+            await connection.close()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the kept connection."""
-        if self._kept is not None:
-            self._kept.close()
-        self._kept = None
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            await kept.close()
 
     async def _connected(self) -> Connection:
         at = self._endpoints[0]
@@ -185,8 +194,6 @@ class Gateway:
     def _failed(self, error: Exception) -> str:
         """What went wrong; the next endpoint is asked from now on."""
         at = self._endpoints[0]
-        with suppress(OSError):
-            self.close()
         self._endpoints = [*self._endpoints[1:], at]
         if isinstance(error, TimeoutError):
             return f"{at} does not answer within {self._timeout_s:g} s"

@@ -18,7 +18,7 @@ from metad_client import Client, ConflictError, NotFoundError, QuotaExceededErro
 from metad_wire.messages import Kv, KvKey, KvPutItem
 from metad_wire.tables.lease import LEASE_TTL_MS_MAX, LEASE_TTL_MS_MIN
 
-from .copying import Copy, Progress, Seen, Tell, ahead, beside, once
+from .copying import Copy, Progress, Seen, Tell, ahead, beside, is_behind, once
 from .source import BATCH_ROWS, Head, ImportFailedError, Row, Source
 from .target import Refuse, Target
 
@@ -73,12 +73,14 @@ class Verify:
         self._refuse = refuse
         self._tell = tell
         self._spaces: set[str] = set()
+        self._behind = False
         self.head = Head(0, 0, 0)
         """Of the source, when the last comparison began."""
 
     async def run(self) -> Found:
         """Compare both sides as they are now. Raises SourceError."""
         self.head = head = await self._source.head()
+        self._behind = is_behind(self._target.state, head)
         found = Found(head.revision)
         self._spaces = {self._target.names.into}
         done = 0
@@ -117,7 +119,7 @@ class Verify:
         for key, kv in zip(keys, await self._target.there(keys), strict=True):
             self._spaces.add(self._target.names.target(key).namespace)
             if kv is not None:
-                self._differs(found, "deleted", key, self._target.state.revision + 1)
+                self._differs(found, "deleted", key, self.head.revision)
 
     async def _others(self, space: str, found: Found) -> None:
         """Find keys of a namespace that the import did not write."""
@@ -133,7 +135,8 @@ class Verify:
 
     def _differs(self, found: Found, what: str, key: str, revision: int, kv: Kv | None = None) -> None:
         setattr(found, what, getattr(found, what) + 1)
-        not_copied = what != "only_in_metad" and revision > self._target.state.revision
+        # Of a key that is gone nobody knows when it went: since the copy, if anything has changed since then.
+        not_copied = self._behind and revision > self._target.state.revision
         found.not_copied += not_copied
         if len(found.differences) < SHOWN_MAX:
             at = self._target.names.target(key) if kv is None else KvKey(kv.namespace, kv.key)
@@ -191,15 +194,14 @@ class Cut:
         while True:
             await self._settle(told_s + deadline_s, quiet_s)
             found = await self._verify.run()
-            head = await self._source.head()
-            if (head.keys, head.newest) != self._verify.head[:2] or found.not_copied:
+            head, state = await self._source.head(), self._target.state
+            if head[:2] != self._verify.head[:2] or is_behind(state, head):
                 self._say("the source still changes")
                 continue
             if differing := found.count(others):
                 raise DiffersError(f"{differing} keys differ: nothing is cut over", found)
             break
         leased = await self._leases(head) if found.leased else 0
-        state = self._target.state
         state.phase = "done"
         state.stopped_ms = round(1_000 * (time.monotonic() - max(told_s, self._copy.changed_s)))
         await self._target.keep()

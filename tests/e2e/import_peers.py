@@ -1,4 +1,4 @@
-"""A real etcd and a real ZooKeeper for the tests of imports, from Debian's packages: ``make import-test`` installs them.
+"""A real etcd and a real ZooKeeper for tests of imports, from Debian's packages: ``make import-test`` installs them.
 
 Where they are not installed these tests are skipped, and say so. With METAD_REQUIRE_PEERS=1 that is an error.
 """
@@ -9,6 +9,7 @@ import base64
 import http.client
 import json
 import os
+import ssl
 import subprocess
 import sys
 import threading
@@ -44,12 +45,14 @@ def installed(look: Callable[[], str]) -> str:
 class Etcd:
     """One member, and what a client of it does. Leaving the block ends it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, certs: Path | None = None) -> None:
+        """``certs``: as `metadctl certs` writes them, for a node ``e``."""
         self._program = installed(lambda: find("etcd", "etcd", "etcd-server"))
         self._directory = directory
+        self._certs = certs
         self._nodes = Nodes("etcd", directory)
         self._port, self._peer_port = self._nodes.ports(2)
-        self.url = f"http://127.0.0.1:{self._port}"
+        self.url = f"{'https' if certs else 'http'}://127.0.0.1:{self._port}"
         self.start()
 
     def __enter__(self) -> Self:
@@ -66,6 +69,9 @@ class Etcd:
         argv = [self._program, "--name", "e", "--data-dir", str(self._directory / "data"), "--log-level", "error"]
         argv += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         argv += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"e={peer}"]
+        if self._certs is not None:
+            files = ["--cert-file", "node-e.pem", "--key-file", "node-e-key.pem"]
+            argv += [str(self._certs / word) if word.endswith(".pem") else word for word in files]
         self._nodes.start("e", argv)
         self._nodes.wait(self._serves)
 
@@ -105,6 +111,9 @@ class Etcd:
     def call(self, path: str, body: Mapping[str, Any]) -> Any:
         """One request."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=WAIT_S)
+        if self._certs is not None:
+            tls = ssl.create_default_context(cafile=str(self._certs / "ca.pem"))
+            connection = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=WAIT_S, context=tls)
         try:
             connection.request("POST", path, json.dumps(body))
             answer = connection.getresponse()

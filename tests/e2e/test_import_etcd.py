@@ -1,5 +1,5 @@
-"""An etcd is imported into a metad that serves: in phases, through kills, beside writers, over a compaction. What cannot
-be carried over is listed, and nothing that a client of metad has written is overwritten.
+"""An etcd is imported into a metad that serves: in phases, through kills, beside writers, over a compaction. What
+cannot be carried over is listed, and nothing that a client of metad has written is overwritten.
 
 It guards what an operator relies on: that the cut ends an import only if both sides are equal.
 """
@@ -166,18 +166,18 @@ def test_writers_go_on_until_the_cut(site: Site) -> None:
         if number % 3 == 0:
             site.etcd.delete(f"{site.prefix}n{number % 50}")
 
-    with Running(site.server, site.words("copy", "--follow"), site.directory / "f") as copy:
-        with Writer(change) as writer:
-            wait_until(lambda: "follows" in copy.said, "the snapshot is copied")
-            begun = writer.done
-            wait_until(lambda: int(site.there.get(f"{site.prefix}n7", b"0")) > begun, "it follows the writer")
-            status, _, said = site.ran("cut", "--deadline", "2s", "--quiet", "1s")
-            assert status == 1
-            assert "goes on changing" in said
-            assert "stop the writers" in said
-            assert copy.process.wait(60) == 1, "the cut has taken over"
-            assert "another run" in copy.said
-            assert writer.done > 100
+    follower = Running(site.server, site.words("copy", "--follow"), site.directory / "f")
+    with follower as copy, Writer(change) as writer:
+        wait_until(lambda: "follows" in copy.said, "the snapshot is copied")
+        begun = writer.done
+        wait_until(lambda: int(site.there.get(f"{site.prefix}n7", b"0")) > begun, "it follows the writer")
+        status, _, said = site.ran("cut", "--deadline", "2s", "--quiet", "1s")
+        assert status == 1
+        assert "goes on changing" in said
+        assert "stop the writers" in said
+        assert copy.process.wait(60) == 1, "the cut has taken over"
+        assert "another run" in copy.said
+        assert writer.done > 100
     status, told, _ = site.ran("cut", "--quiet", "1s")
     assert (status, told["phase"]) == (0, "done")
     assert site.there == site.etcd.rows(site.prefix)
@@ -228,7 +228,8 @@ def test_what_a_client_of_metad_has_changed_is_not_overwritten(site: Site) -> No
     told = site.told("copy")
     assert (told["written"], told["deleted"], told["conflicts"]) == (1, 0, 3)
     assert {line["code"] for line in site.lines()} == {"conflict"}
-    assert {line["key"].removeprefix(site.prefix) for line in site.lines()} == {"k00001", "k00002", "k00003"}
+    listed = [line["key"].removeprefix(site.prefix) for line in site.lines()]
+    assert sorted(listed) == ["k00000", "k00001", "k00002", "k00003"], "of both runs"
     there = {key.removeprefix(site.prefix): value for key, value in site.there.items()}
     assert there["k00000"] == b"was there before"
     assert there["k00001"] == b"a client's"
@@ -256,6 +257,28 @@ def test_a_compaction_while_it_follows_begins_a_new_snapshot(site: Site) -> None
         os.kill(copy.process.pid, signal.SIGINT)
         assert copy.process.wait(60) == 130
     assert site.told("verify")["same"] == 300
+
+
+def test_an_etcd_with_tls_and_users(server: embedded.ServingInThread, tmp_path: Path) -> None:
+    certs = tmp_path / "certs"
+    assert metadctl(server, "certs", "--out", str(certs), "--nodes", "e", "--hosts", "127.0.0.1,localhost")[0] == 0
+    (tmp_path / "password").write_text("secret\n")
+    with Etcd(tmp_path, certs=certs) as etcd:
+        etcd.call("/v3/auth/user/add", {"name": "root", "password": "secret"})
+        etcd.call("/v3/auth/user/grant", {"user": "root", "role": "root"})
+        etcd.put({"/tls/a": b"1"})
+        etcd.call("/v3/auth/enable", {})
+        where = ["--from", etcd.url, "--prefix", "/tls/", "--into", "tls"]
+        status, _, said = metadctl(server, "import", "etcd", "copy", *where, "--timeout", "3s")
+        assert status == 1
+        assert "certificate verify failed" in said
+        trusted = [*where, "--source-ca", str(certs / "ca.pem")]
+        status, _, said = metadctl(server, "import", "etcd", "copy", *trusted)
+        assert status == 1
+        assert "user name is empty" in said
+        login = [*trusted, "--user", "root", "--password-file", str(tmp_path / "password")]
+        assert printed(server, "import", "etcd", "copy", *login)["written"] == 1
+        assert printed(server, "import", "etcd", "verify", *login)["same"] == 1
 
 
 def test_parts_of_the_path_become_namespaces(site: Site) -> None:
