@@ -30,11 +30,17 @@ _FORMAT: Final = 1
 _TORN_MAX: Final = 1_000
 """Steps that were cut off. An older one is forgotten: what it may have left is then a conflict, and no loss."""
 
+_TRIES: Final = 20
+"""How often a run that begins meets one that goes on: that one ends with its next step."""
 _TAKEN: Final = "another run of this import has begun meanwhile, and goes on"
 
 
 class TakenError(ImportFailedError):
     """Another run of the same import goes on."""
+
+
+class _StaleError(Exception):
+    """A note has changed since it was read."""
 
 
 class State(msgspec.Struct):
@@ -175,7 +181,20 @@ class Target:
         self._version, self._state = (0, None) if found is None else (found.version, _state(self.id, found.value))
 
     async def begin(self, source: str) -> None:
-        """Read the state, and go on from it as the only one. ``source``: its identity."""
+        """Read the state, and go on from it as the only one: another run ends with its next step. ``source``: its
+        identity."""
+        for left in reversed(range(_TRIES)):
+            await self._prepare(source)
+            try:
+                await self.keep()
+            except TakenError:  # a run that goes on has written it since it was read
+                if not left:
+                    raise
+            else:
+                return
+
+    async def _prepare(self, source: str) -> None:
+        """Read the state, and change it for a run that begins."""
         await self.load()
         if self._state is None:
             self._state = State(self._kind, self.names, source)
@@ -184,9 +203,12 @@ class Target:
             raise ImportFailedError("this import is done: metad has the newer data; `forget` allows a new one")
         if state.source != source:
             raise ImportFailedError("this import was begun from another source: `forget` allows a new one")
-        state.step += 1  # one step may have been cut off
-        state.torn = [*state.torn, state.step][-_TORN_MAX:]
-        await self.keep()
+        self._tear()  # one step may have been cut off
+
+    def _tear(self) -> None:
+        """Note that the step which comes next is one that was cut off."""
+        self.state.step += 1
+        self.state.torn = [*self.state.torn, self.state.step][-_TORN_MAX:]
 
     async def keep(self) -> None:
         """Write the state. Raises TakenError."""
@@ -233,6 +255,21 @@ class Target:
 
     async def write(self, work: Sequence[Work]) -> Counts:
         """Bring rows over, which have their values, in one step. Keep the state behind it. Raises TakenError."""
+        for _ in range(_TRIES):
+            try:
+                return await self._write(work)
+            except _StaleError:
+                found = await self._m.kv.get(STATES, self.id)
+                if found is None or found.version != self._version:
+                    break
+                # The run that this one has ended was in the middle of a step. What this one has written is cut off.
+                self.state.step -= 1
+                self._tear()
+                known = await self.known([one.key for one in work])
+                work = [one._replace(known=note) for one, note in zip(work, known, strict=True)]
+        raise TakenError(_TAKEN)
+
+    async def _write(self, work: Sequence[Work]) -> Counts:
         self.state.step += 1
         counts, step = Counts(), _Step([], [], [], [])
         for one, kv in zip(work, await self.there(each.key for each in work), strict=True):
@@ -274,7 +311,7 @@ class Target:
         """Write the notes, and then what they are of."""
         if step.notes:
             for error in (await self._m.kv.put_many(step.notes)).errors.values():
-                raise TakenError(_TAKEN) if isinstance(error, ConflictError) else error
+                raise _StaleError if isinstance(error, ConflictError) else error
         gone = [*step.gone]
         if step.puts:
             errors = (await self._m.kv.put_many([item for _, item in step.puts])).errors

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import logging
 import os
 import ssl
 import subprocess
@@ -148,6 +149,7 @@ class ZooKeeper:
         config.write_text("\n".join(lines) + "\n")
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         settings = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.extendedTypesEnabled=true"]
+        logging.getLogger("kazoo").setLevel(logging.CRITICAL)
         self._nodes.start("z", [java, *settings, "-cp", str(JAR), main, str(config)])
         self.hosts = f"127.0.0.1:{port}"
         self.client = KazooClient(hosts=self.hosts, timeout=30.0)

@@ -90,7 +90,7 @@ def site(zookeeper: ZooKeeper, server: embedded.ServingInThread, tmp_path: Path)
 
 
 def test_an_import_from_prepare_to_cut(site: Site) -> None:
-    site.make([f"d{i % 10}/n{i:04}" for i in range(1_200)])
+    site.make([f"d{i % 10}/n{i:04}" for i in range(300)])
     site.make(["a-b", "a", "a/b"], b"")  # the order of paths is not that of a walk
     site.client.create(f"{site.path}/alive", b"e", ephemeral=True)
     site.client.create(f"{site.path}/lock-", b"s", sequence=True)
@@ -99,14 +99,14 @@ def test_an_import_from_prepare_to_cut(site: Site) -> None:
     site.client.create(f"{site.path}/hidden", b"h", acl=[secret])
 
     told = site.told("prepare")
-    assert (told["keys"], told["phase"]) == (1_200 + 10 + 3 + 4 + 1, "new")
+    assert (told["keys"], told["phase"]) == (300 + 10 + 3 + 4 + 1, "new")
     assert {one["code"]: one["keys"] for one in told["not_carried"]} == {"ephemeral": 1, "no_access": 1}
     assert {one["code"]: one["keys"] for one in told["carried_without"]} == {"sequential": 1, "acl": 1}
     assert "zxids" in told["always"]
     assert site.there == {}, "it writes nothing"
 
-    assert site.told("copy")["written"] == 1_200 + 10 + 3 + 2 + 1
-    assert len(site.there) == 1_216
+    assert site.told("copy")["written"] == 300 + 10 + 3 + 2 + 1
+    assert len(site.there) == 316
     (lock,) = (name for name in site.there if name.startswith("/lock-"))
     assert (site.there[""], site.there["/a/b"], site.there[lock]) == (b"root", b"", b"s")
     assert {line["code"] for line in map(json.loads, site.refused.read_text().splitlines())} == {
@@ -136,20 +136,20 @@ def test_an_import_from_prepare_to_cut(site: Site) -> None:
 
 
 def test_a_copy_that_is_killed_goes_on_beside_writers(site: Site) -> None:
-    site.make([f"n{i:05}" for i in range(4_000)])
+    site.make([f"n{i:05}" for i in range(1_500)])
 
     def change(number: int) -> None:
-        site.client.set(f"{site.path}/n{number % 4_000:05}", b"w%d" % number)
+        site.client.set(f"{site.path}/n{number % 1_500:05}", b"w%d" % number)
         site.client.create(f"{site.path}/x{number}", b"x")
         if number % 2:
             site.client.delete(f"{site.path}/x{number}")
 
     with Writer(change) as writer:
-        with Running(site.server, site.words("copy", "--rate", "1500"), site.directory / "first") as first:
-            wait_until(written_until(site.server, site.into, 1_000), "rows are copied")
+        with Running(site.server, site.words("copy", "--rate", "500"), site.directory / "first") as first:
+            wait_until(written_until(site.server, site.into, 500), "rows are copied")
             first.process.send_signal(signal.SIGKILL)
             first.process.wait()
-        assert len(site.there) < 4_000, "it was killed in the middle"
+        assert len(site.there) < 1_500, "it was killed in the middle"
         with Running(site.server, site.words("copy", "--follow"), site.directory / "second") as second:
             wait_until(lambda: "follows" in second.said, "the first walk is copied")
             begun = writer.done + 2
@@ -187,7 +187,7 @@ def test_what_is_wrong_is_said_in_a_line(site: Site) -> None:
     for words, status, said in (
         (["--path", "/absent"], 1, "there is no znode /absent"),
         (["--path", "relative"], 2, "not as in /a/b"),
-        (["--from", "127.0.0.1:1", "--timeout", "1s"], 1, "127.0.0.1:1"),
+        (["--from", "127.0.0.1:1", "--timeout", "0.5"], 1, "127.0.0.1:1"),
     ):
         with Running(site.server, site.words("copy", *words), site.directory / "wrong") as run:
             assert run.process.wait(60) == status, run.said
