@@ -272,6 +272,7 @@ class Target:
     async def _write(self, work: Sequence[Work]) -> Counts:
         self.state.step += 1
         counts, step = Counts(), _Step([], [], [], [])
+        conflicts: list[Work] = []
         for one, kv in zip(work, await self.there(each.key for each in work), strict=True):
             act = decide(
                 None if one.row is None else one.row.value,
@@ -282,10 +283,14 @@ class Target:
             if act is Act.CONFLICT and self.overwrite:
                 act = Act.DELETE if one.row is None else Act.PUT
             if act is Act.CONFLICT:
-                self._conflict(one, counts)
+                conflicts.append(one)
             else:
                 counts.same += act is Act.NOTE
                 self._plan(step, one, kv, act)
+        if conflicts and await self.known([one.key for one in conflicts]) != [one.known for one in conflicts]:
+            raise _StaleError
+        for one in conflicts:
+            self._conflict(one, counts)
         await self._do(step, counts)
         return counts
 
