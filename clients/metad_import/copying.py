@@ -23,8 +23,10 @@ _STALLED_S: Final = 30.0
 """For so long a watch may lack what the source has; then it is opened again."""
 _KEEP_S: Final = 10.0
 """An idle import notes so often how far it is, so that it can go on behind a compaction."""
+_HEAD_S: Final = 1.0
+"""Between two questions for the head of an idle source,"""
 _HEADS_SHARE: Final = 5
-"""The source is asked for its head for a sixth of the time at most: it may have to read all keys for it."""
+"""and so many times what the answer took, at least: the source may have to read all keys for it."""
 _SNAPSHOTS_MAX: Final = 5
 T = TypeVar("T")
 
@@ -281,7 +283,7 @@ class _Heads:
             return None
         head = await self._source.head()
         ended_s = time.monotonic()
-        self._next_s = ended_s + _HEADS_SHARE * (ended_s - begun_s)
+        self._next_s = ended_s + max(_HEAD_S, _HEADS_SHARE * (ended_s - begun_s))
         return head
 
 

@@ -30,8 +30,6 @@ NOT_CARRIED: Final = {
 CARRIED_WITHOUT: Final = {
     "lease": "`cut` copies it, with a lease etcd-ID of the time that is left; its holder must keep that alive at metad",
     "sequential": "the counter of its parent is not carried: the next sequential name must be drawn from m.sequences",
-    "container": "a container znode is deleted when its last child goes; its key stays",
-    "ttl": "a znode with a time to live becomes a key that stays",
     "acl": "its ACL is not carried: grant roles of metad for the namespace",
 }
 """What a row loses that does become a key."""
@@ -39,7 +37,8 @@ ALWAYS: Final = {
     "etcd": "revisions and versions begin anew at metad: create_revision, mod_revision and version of a key are not "
     "carried, and neither is its history",
     "zookeeper": "versions begin anew at metad: zxids, version, cversion, aversion and times of a znode are not "
-    "carried, and neither are watches and quotas",
+    "carried, and neither are watches and quotas. ZooKeeper does not tell which znodes are containers or have a time "
+    "to live: they become keys that stay",
 }
 
 

@@ -26,8 +26,6 @@ memory."""
 _IN_FLIGHT: Final = 500
 """Requests that are sent before an answer is awaited."""
 _SYSTEM: Final = "/zookeeper"
-_CONTAINER: Final = -(1 << 63)
-_TTL_BYTE: Final = 0xFF
 _SEQUENTIAL: Final = re.compile(r"\d{10}$")
 _OPEN: Final = {("world", "anyone", 31)}
 
@@ -170,16 +168,9 @@ class ZooKeeper:
 
 
 def _row(path: str, stat: Any, value: bytes | None = None) -> Row:
-    owner, notes, fault = stat.ephemeralOwner, [], ""
-    if owner == _CONTAINER:
-        notes.append("container")
-    elif owner >> 56 & 0xFF == _TTL_BYTE:
-        notes.append("ttl")
-    elif owner:
-        fault = "ephemeral"
-    if _SEQUENTIAL.search(path):
-        notes.append("sequential")
-    return Row(path.encode(), stat.mzxid, value, stat.dataLength, fault=fault, notes=tuple(notes))
+    fault = "ephemeral" if stat.ephemeralOwner else ""
+    notes = ("sequential",) if _SEQUENTIAL.search(path) else ()
+    return Row(path.encode(), stat.mzxid, value, stat.dataLength, fault=fault, notes=notes)
 
 
 def _chunks(rows: Sequence[Row]) -> Iterable[list[Row]]:

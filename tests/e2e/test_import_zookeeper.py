@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,30 @@ import pytest
 from e2e_metadctl import metadctl, printed
 from import_peers import Running, Writer, ZooKeeper, values, written_until
 from kazoo.client import KazooClient
-from kazoo.security import make_acl, make_digest_acl
+from kazoo.protocol.serialization import Create2
+from kazoo.security import OPEN_ACL_UNSAFE, make_acl, make_digest_acl
 
 from metad import embedded
 from metad_client import blocking
 from waiting import WAIT_S, wait_until
 
 _NUMBERS = itertools.count()
+
+
+class CreateContainer(Create2):  # type: ignore[misc]
+    """kazoo has none."""
+
+    type = 19
+
+
+class CreateTtl(Create2):  # type: ignore[misc]
+    """One with a time to live of a minute."""
+
+    type = 21
+
+    def serialize(self) -> bytearray:
+        request: bytearray = super().serialize()
+        return request + struct.pack("!q", 60_000)
 
 
 class Site:
@@ -53,6 +71,12 @@ class Site:
         """Create znodes."""
         for one in [self.client.create_async(f"{self.path}/{name}", value, makepath=True) for name in names]:
             one.get(timeout=WAIT_S)
+
+    def make_as(self, request: type[Create2], name: str, flags: int) -> None:
+        """Create a znode of a kind."""
+        answer = self.client.handler.async_result()
+        self.client._call(request(f"{self.path}/{name}", b"", OPEN_ACL_UNSAFE, flags), answer)
+        answer.get(timeout=WAIT_S)
 
     @property
     def there(self) -> dict[str, bytes]:
@@ -95,18 +119,21 @@ def test_an_import_from_prepare_to_cut(site: Site) -> None:
     site.client.create(f"{site.path}/alive", b"e", ephemeral=True)
     site.client.create(f"{site.path}/lock-", b"s", sequence=True)
     site.client.create(f"{site.path}/guarded", b"g", acl=[make_acl("world", "anyone", read=True, write=True)])
+    site.make_as(CreateContainer, "box", 4)
+    site.make_as(CreateTtl, "short", 5)
     secret = make_digest_acl("owner", "secret", all=True)
     site.client.create(f"{site.path}/hidden", b"h", acl=[secret])
 
     told = site.told("prepare")
-    assert (told["keys"], told["phase"]) == (300 + 10 + 3 + 4 + 1, "new")
+    assert (told["keys"], told["phase"]) == (300 + 10 + 3 + 6 + 1, "new")
     assert {one["code"]: one["keys"] for one in told["not_carried"]} == {"ephemeral": 1, "no_access": 1}
     assert {one["code"]: one["keys"] for one in told["carried_without"]} == {"sequential": 1, "acl": 1}
     assert "zxids" in told["always"]
+    assert "containers" in told["always"], "nobody can count them"
     assert site.there == {}, "it writes nothing"
 
-    assert site.told("copy")["written"] == 300 + 10 + 3 + 2 + 1
-    assert len(site.there) == 316
+    assert site.told("copy")["written"] == 300 + 10 + 3 + 4 + 1
+    assert len(site.there) == 318
     (lock,) = (name for name in site.there if name.startswith("/lock-"))
     assert (site.there[""], site.there["/a/b"], site.there[lock]) == (b"root", b"", b"s")
     assert {line["code"] for line in map(json.loads, site.refused.read_text().splitlines())} == {
