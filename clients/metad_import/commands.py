@@ -18,16 +18,16 @@ from typing import IO, TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from metad_client import Client, MetadError, MissingExtraError
+from metad_client.cli import people
 from metad_client.cli.grammar import LIMIT_DEFAULT, Arguments, Command, Commands, Parser, count, limit, seconds
 from metad_client.cli.printing import Printer, plain
 from metad_wire.program.extras import advice
 
 from .source import ALWAYS, CARRIED_WITHOUT, NOT_CARRIED, ImportFailedError, Names, Source, SourceError
-from .target import STATES
+from .target import STATES, Target
 
 if TYPE_CHECKING:
     from .copying import Copy, Progress
-    from .target import Target
     from .verifying import Found
 
 _RATE: Final = 10_000
@@ -271,12 +271,10 @@ class _Refusals:
 class _Run:
     """One command: both sides, and what is shown."""
 
-    def __init__(self, m: Client, a: Arguments, source: Source, shown: _Shown, refusals: _Refusals) -> None:
-        from .target import Target
-
-        self.m, self.a, self.source, self.shown, self.refusals = m, a, source, shown, refusals
-        overwrite = getattr(a, "overwrite", False)
-        self.target: Target = Target(m, a.kind, _names(a), refusals.add, overwrite=overwrite)
+    def __init__(
+        self, m: Client, a: Arguments, source: Source, target: Target, shown: _Shown, refusals: _Refusals
+    ) -> None:
+        self.m, self.a, self.source, self.target, self.shown, self.refusals = m, a, source, target, shown, refusals
 
     def copy(self) -> Copy:
         """What copies."""
@@ -291,6 +289,10 @@ class _Run:
         self.refusals.close()
         row |= {"not_carried": self.refusals.rows(), "refused_file": self.refusals.path if self.refusals.codes else ""}
         facts = {name: value for name, value in row.items() if value not in ("", []) and not isinstance(value, list)}
+        if "bytes" in facts:
+            facts["bytes"] = people.size(facts["bytes"])
+        if "stopped_ms" in facts:
+            facts["writers were stopped"] = people.duration(facts.pop("stopped_ms"))
         printer.document(row, facts, [*tables, ("not carried over", self.refusals.rows())])
 
 
@@ -299,9 +301,13 @@ def _phase(work: Phase) -> Command:
 
     async def command(m: Client, a: Arguments, printer: Printer) -> int | None:
         shown, refusals = _Shown(a), _Refusals(a.refused or f"import-{work.__name__.strip('_')}-refused.jsonl")
+        target = Target(m, a.kind, _names(a), refusals.add, overwrite=getattr(a, "overwrite", False))
         try:
+            await target.load()
+            if work.__name__ in ("_verify", "_cut") and target.phase == "new":
+                raise ImportFailedError(f"nothing of {a.prefix} was copied into {a.into} yet: begin with `copy`")
             async with _source(a) as source:
-                return await work(_Run(m, a, source, shown, refusals), printer)
+                return await work(_Run(m, a, source, target, shown, refusals), printer)
         finally:
             shown.close()
             refusals.close()
@@ -317,7 +323,6 @@ async def _prepare(run: _Run, printer: Printer) -> None:
     """Read both sides, and write nothing."""
     from .copying import Progress
 
-    await run.target.load()
     head = await run.source.head()
     tally: Counter[str] = Counter()
     without: Counter[str] = Counter()
@@ -361,7 +366,6 @@ async def _copy(run: _Run, printer: Printer) -> None:
     copy = run.copy()
 
     async def copied() -> None:
-        await run.target.load()
         run.refusals.goes_on = run.target.phase != "new"
         await run.target.begin(run.source.identity)
         state = run.target.state
@@ -417,7 +421,6 @@ async def _verify(run: _Run, printer: Printer) -> int:
     """Compare."""
     from .verifying import Verify
 
-    await run.target.load()
     if run.target.phase == "done":
         raise ImportFailedError("this import is done: metad has the newer data, and the source is no measure any more")
     found = await Verify(run.m, run.source, run.target, run.refusals.add, run.shown.tell).run()
@@ -437,7 +440,6 @@ async def _cut(run: _Run, printer: Printer) -> int:
     """End the import."""
     from .verifying import Cut, DiffersError, Verify
 
-    await run.target.load()
     if run.target.phase != "done":
         if run.target.phase != "following":
             raise ImportFailedError("`copy` has not finished: it must come first")
@@ -462,10 +464,11 @@ async def _cut(run: _Run, printer: Printer) -> int:
     return 0
 
 
-@_phase
-async def _forget(run: _Run, printer: Printer) -> None:
-    """Drop the state."""
-    await run.target.load()
-    phase = run.target.phase
-    notes = await run.target.forget(state=True)
-    run.print(printer, {"import": run.target.id, "phase": phase, "forgotten_notes": notes}, [])
+async def _forget(m: Client, a: Arguments, printer: Printer) -> None:
+    """Drop the state. The source may be gone by now."""
+    target = Target(m, a.kind, _names(a), lambda *_: None)
+    await target.load()
+    phase = target.phase
+    if phase == "new":
+        raise ImportFailedError(f"there is no import of {a.prefix} into {a.into}")
+    printer.one({"import": target.id, "phase": phase, "forgotten_notes": await target.forget(state=True)})

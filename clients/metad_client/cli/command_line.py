@@ -424,7 +424,8 @@ def _add_backups(commands: Commands) -> None:
 def _add_imports(commands: Commands) -> None:
     """Add the commands of a package that reads other systems, and comes with the server."""
     if find_spec("metad_import") is not None:
-        imports = commands.group("import", "bring keys of another system into the cluster while both serve", "")
+        about = "bring keys of another system into the cluster while both serve"
+        imports = commands.behind("import") or commands.group("import", about, "")
         importlib.import_module("metad_import.commands").add_import_sources(imports)
 
 
