@@ -34,7 +34,7 @@ _RATE: Final = 10_000
 _QUIET_S: Final = 5.0
 _DEADLINE_S: Final = 600.0
 _AGAIN_S: Final = 1.0
-_LISTED_MAX: Final = 1_000_000
+_LISTED_MAX: Final = 100_000
 """Rows that were refused are remembered, so that none is listed twice; above this number some may be."""
 _KINDS: Final = {
     "etcd": ("http://HOST:2379, or https; more with commas between them", "--prefix", "keys that begin with P"),

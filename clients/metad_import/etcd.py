@@ -14,7 +14,7 @@ from .source import BATCH_BYTES, BATCH_ROWS, Changes, CompactedError, Head, Row,
 
 _FIRST_ROWS: Final = 50
 """Rows of the first page: nobody knows yet how large values are."""
-_WAITING_MAX: Final = 64
+_WAITING_MAX: Final = 16
 """Messages of a watch that wait to be copied; etcd sends about 2 MiB in one at most, and waits for us."""
 _UNAUTHENTICATED: Final = 16
 _COMPACTED: Final = "required revision has been compacted"

@@ -112,14 +112,16 @@ class Verify:
             if kv is not None and kv.value == row.value:
                 found.same += 1
             else:
-                self._differs(found, "missing" if kv is None else "differs", key, row.revision)
+                not_copied = self._behind and row.revision > self._target.state.revision
+                self._differs(found, "missing" if kv is None else "differs", key, not_copied)
 
     async def _gone(self, keys: list[str], found: Found) -> None:
         """Look whether keys that the source has no longer are still in metad."""
         for key, kv in zip(keys, await self._target.there(keys), strict=True):
             self._spaces.add(self._target.names.target(key).namespace)
             if kv is not None:
-                self._differs(found, "deleted", key, self.head.revision)
+                # Nobody knows when it went: since the copy, if anything has changed since then.
+                self._differs(found, "deleted", key, self._behind)
 
     async def _others(self, space: str, found: Found) -> None:
         """Find keys of a namespace that the import did not write."""
@@ -131,12 +133,10 @@ class Verify:
                 if kv.lease.startswith(_LEASE):
                     continue  # a cut that was cut off has copied it
                 if origin is None or noted[origin] is None:
-                    self._differs(found, "only_in_metad", origin or kv.key, 0, kv)
+                    self._differs(found, "only_in_metad", origin or kv.key, False, kv)
 
-    def _differs(self, found: Found, what: str, key: str, revision: int, kv: Kv | None = None) -> None:
+    def _differs(self, found: Found, what: str, key: str, not_copied: bool, kv: Kv | None = None) -> None:
         setattr(found, what, getattr(found, what) + 1)
-        # Of a key that is gone nobody knows when it went: since the copy, if anything has changed since then.
-        not_copied = self._behind and revision > self._target.state.revision
         found.not_copied += not_copied
         if len(found.differences) < SHOWN_MAX:
             at = self._target.names.target(key) if kv is None else KvKey(kv.namespace, kv.key)

@@ -149,7 +149,8 @@ def test_an_import_from_prepare_to_cut(site: Site) -> None:
     password = site.directory / "password"
     password.write_text("secret\n")
     login = ["--user", "owner", "--password-file", str(password)]
-    assert site.ran("verify")[0] == 1
+    status, told, _ = site.ran("verify")
+    assert (status, told["not_copied"]) == (1, 4), "and not the hidden one"
     told = site.told("copy", *login)
     assert (told["written"], told["deleted"]) == (4, 1), "with its password the hidden one, too"
     status, told, said = site.ran("cut", *login, "--quiet", "1s")

@@ -14,7 +14,7 @@ import pytest
 from metad import embedded
 from metad_client import Client, ConnectionLostError, connect
 from metad_import.copying import Copy, Pace
-from metad_import.source import Head, Names, Row
+from metad_import.source import Head, ImportFailedError, Names, Row
 from metad_import.target import Counts, TakenError, Target, Work
 
 NAMES = Names("/", "/", "into")
@@ -121,6 +121,18 @@ async def test_a_client_that_changes_back_what_a_step_that_was_done_has_written(
     assert (counts.conflicts, refused) == (1, [(b"/a", "conflict")])
     await copied(m, refused, {"/a": b"3"}, 3, overwrite=True)
     assert await there(m) == {"/a": b"3"}
+
+
+async def test_an_import_does_not_go_on_from_another_source_nor_after_a_cut(m: Client) -> None:
+    target = await begun(m, Refused())
+    with pytest.raises(ImportFailedError, match="another source"):
+        await Target(m, "etcd", NAMES, Refused().add).begin("other")
+    target.state.phase = "done"
+    await target.keep()
+    with pytest.raises(ImportFailedError, match="newer data"):
+        await Target(m, "etcd", NAMES, Refused().add).begin("s")
+    await target.forget(state=True)
+    assert (await begun(m, Refused())).phase == "copying"
 
 
 async def test_a_run_that_begins_ends_the_one_in_the_middle_of_a_step(m: Client) -> None:
