@@ -12,7 +12,7 @@ CONSOLE := $(VENV)/.installed-console
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz console-test test-fast test-touched check docs soak fuzz peers prometheus clean help
+.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz console-test import-test test-fast test-touched check docs soak fuzz peers prometheus clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
 	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
 	@echo "make console-test  drive the console with a real Chromium, which Debian's packages install (METAD_SCREENSHOTS=DIR)"
+	@echo "make import-test  import from a real etcd and a real ZooKeeper, which Debian's packages install"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts"
 	@echo "make test-touched  run the tests nearest to what git diff shows, for 20 seconds (SINCE=COMMIT)"
 	@echo "make check      ruff, strict mypy, import-linter"
@@ -112,7 +113,7 @@ ONCE_MORE = || { [ $$? -eq 1 ] && echo "=== These failed. Once more, with nothin
 	../$(BIN)/python -m pytest --last-failed$(1); }
 # What needs the packages of Spark, the fuzzer, or the console and a browser.
 APART := spark unit/spark fuzz console
-test test-core test-spark test-fuzz console-test test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
+test test-core test-spark test-fuzz console-test import-test test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
 test: setup
 	$(PYTEST) $(SIDE_BY_SIDE) -m 'not alone' $(call ONCE_MORE)
 	$(PYTEST) -m alone e2e $(call ONCE_MORE)
@@ -137,6 +138,12 @@ console-test: export METAD_REQUIRE_BROWSER := 1
 console-test: $(CONSOLE)
 	@$(BROWSER)
 	$(PYTEST) -rP console $(call ONCE_MORE, console)
+
+# Without the two `make test` skips these tests, and says so; here that is an error.
+IMPORTS := e2e/test_import_etcd.py e2e/test_import_zookeeper.py
+import-test: export METAD_REQUIRE_PEERS := 1
+import-test: $(TESTS) peers
+	$(PYTEST) -rP $(IMPORTS) $(call ONCE_MORE, $(IMPORTS))
 
 test-fast: $(TESTS)
 	$(PYTEST) -q $(SIDE_BY_SIDE) -m 'not slow and not alone' --ignore=unit/spark golden contract unit

@@ -106,7 +106,7 @@ def test_every_command_that_reads_is_here() -> None:
     known = {" ".join(command.split()[:3]).removesuffix(" --wide") for command in ASKED}
     commands = {command for command, _ in leaves(build_parser(), named=False)}
     # tests/e2e/test_families.py reads the records of each, tests/e2e/test_backup.py what is in backups,
-    # tests/e2e/test_export_import.py what an export and an import say
+    # tests/e2e/test_export_import.py and test_import_etcd.py what an export and an import say
     families = {*PLURALS.values(), "backup", "restore", "export", "import"}
     assert {one for one in commands if not CHANGE.fullmatch(one) and one.split()[0] not in families} <= known
 

@@ -34,6 +34,8 @@ MAKES: Final = {
     "auth role": "a role",
     "auth deny": "what is said of a principal",
     "auth allow": "the same",
+    # Nobody is waited for until --timeout: test_import_zookeeper.py does that once.
+    **{f"import zookeeper {phase}": "an import" for phase in ("prepare", "copy")},
     **{f"plans {rule}": "a plan" for rule in ("add", "drain", "rebalance")},
 }
 """Commands that make what they name."""
@@ -48,6 +50,7 @@ VALUES: Final = {
     "--expected": "1",
     "--wills": "drop",
     "--partitions": "1",
+    "--path": "/nobody",
 }
 NAME: Final = "nobody"
 

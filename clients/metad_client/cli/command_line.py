@@ -92,17 +92,20 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 PATHS: Final = frozenset(
     {
-        "certs",
-        "tls_ca",
-        "tls_cert",
-        "tls_key",
-        "token_file",
-        "password_file",
-        "out",
-        "file",
-        "where",
-        "scratch",
-        "directory",
+        *(
+            "certs",
+            "tls_ca",
+            "tls_cert",
+            "tls_key",
+            "token_file",
+            "password_file",
+            "out",
+            "file",
+            "where",
+            "scratch",
+            "directory",
+        ),
+        *("refused", "source_ca", "source_cert", "source_key"),
     }
 )
 """Arguments that name files."""
@@ -421,6 +424,7 @@ def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParse
         family.add(commands)
     completion.add(commands, build_parser, PATHS)
     _add_backups(commands)
+    _add_imports(commands)
     ruled.add_families(commands, words)
     return parser
 
@@ -429,6 +433,14 @@ def _add_backups(commands: Commands) -> None:
     """Add the commands of a package that comes with the server, and needs what that needs."""
     if find_spec("metad_backup") is not None:
         importlib.import_module("metad_backup.commands").add(commands)
+
+
+def _add_imports(commands: Commands) -> None:
+    """Add the commands of a package that reads other systems, and comes with the server."""
+    if find_spec("metad_import") is not None:
+        about = "bring keys of another system into the cluster while both serve"
+        imports = commands.behind("import") or commands.group("import", about, "")
+        importlib.import_module("metad_import.commands").add_import_sources(imports)
 
 
 def _add_cluster(commands: Commands) -> None:

@@ -78,12 +78,18 @@ class Commands:
             parser.has_verbs = True
         self._verbs: Any = parser.add_subparsers(metavar=metavar, required=required, parser_class=_Command)
         self._common = common
+        self._groups: dict[str, Commands] = {}
 
     def group(self, name: str, help: str, default: str) -> Commands:
         """Add a word that commands follow, one of which is meant where none is named."""
         parser = self._verbs.add_parser(name, help=help, parents=[self._common])
         parser.default = default
-        return Commands(parser, self._common, metavar="COMMAND", required=True)
+        self._groups[name] = Commands(parser, self._common, metavar="COMMAND", required=True)
+        return self._groups[name]
+
+    def behind(self, name: str) -> Commands | None:
+        """The commands behind a word that :meth:`group` has added; None if it has not."""
+        return self._groups.get(name)
 
     def add(self, name: str, help: str, command: Command, check: Check | None = None) -> Parser:
         """Add a command."""

@@ -7,7 +7,8 @@ run, and tell the user in one line which extra has it.
 from __future__ import annotations
 
 _OWN = frozenset(
-    f"metad{part}" for part in ("", "_backup", "_client", "_console", "_judge", "_perf", "_pytest", "_spark", "_wire")
+    f"metad{part}"
+    for part in ("", "_backup", "_client", "_console", "_import", "_judge", "_perf", "_pytest", "_spark", "_wire")
 )
 _EXTRA_OF = {
     "aioquic": "quic",
@@ -20,6 +21,7 @@ _EXTRA_OF = {
     "grpc_tools": "grpc",
     "jsonschema": "schemas",
     "jwt": "jwt",
+    "kazoo": "import",
     "metad_amqtt": "amqtt",
     "textual": "top",
 }

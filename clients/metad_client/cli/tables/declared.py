@@ -24,9 +24,9 @@ from metad_wire.tables.table import PlainTable
 from ...client import Client
 from ...errors import IndexBuildingError, InvalidRequestError
 from .. import people
+from ..documents import read_value
 from ..grammar import Arguments, Command, Commands, count, limit
 from ..printing import Printer
-from ..transfer.documents import read_value
 from . import assignments
 from .bounded import Bounded, Progress, Row, absent, first, page_size, present, say_more, show
 

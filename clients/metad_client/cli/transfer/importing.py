@@ -24,11 +24,11 @@ from metad_wire.tables.table import PlainTable
 
 from ...client import Client
 from ...errors import ConflictError, InvalidRequestError, MetadError
+from ..documents import read_document
 from ..grammar import Arguments, Commands, Parser
 from ..printing import Printer, plain
 from ..tables.bounded import Progress
 from ..tables.declared import declaration_document, read_declaration
-from .documents import read_document
 from .exporting import FORMAT, MANIFEST, Export, Manifest
 from .kinds import NOT_IMPORTED, Job, Kind, kinds, table_of
 
