@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_strategies import values_of
 
-from metad_client.cli.documents import read_document, read_value
 from metad_client.cli.printing import plain
 from metad_client.cli.transfer.kinds import kinds
 from metad_wire.messages import Message, Session
+from metad_wire.program.documents import read_document, read_value
 from metad_wire.text.fields import U32
 
 

@@ -18,13 +18,13 @@ import msgspec
 from metad_wire.declaration import Declaration, DeclaredField, parsed_type
 from metad_wire.families import FAMILIES, NAMES, PLURALS, SECRETS
 from metad_wire.messages import TableRecord
+from metad_wire.program.documents import read_value
 from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.table import PlainTable
 
 from ...client import Client
 from ...errors import IndexBuildingError, InvalidRequestError
 from .. import people
-from ..documents import read_value
 from ..grammar import Arguments, Command, Commands, count, limit
 from ..printing import Printer
 from . import assignments

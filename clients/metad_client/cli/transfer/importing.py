@@ -19,12 +19,12 @@ import msgspec
 
 from metad_wire.errors import InvalidItemError
 from metad_wire.messages import BATCH_ITEMS_MAX
+from metad_wire.program.documents import read_document
 from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.table import PlainTable
 
 from ...client import Client
 from ...errors import ConflictError, InvalidRequestError, MetadError
-from ..documents import read_document
 from ..grammar import Arguments, Commands, Parser
 from ..printing import Printer, plain
 from ..tables.bounded import Progress

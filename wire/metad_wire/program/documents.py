@@ -1,7 +1,7 @@
 """A record as a document, the line of a file: the fields of its key, and those of its rows beside them.
 
-It is what :func:`.printing.plain` makes of a record. Bytes are text if they are UTF-8, and otherwise a field whose
-name ends in ``_base64``. A row of Parquet, whose bytes are bytes, is read in the same way.
+``metadctl --json`` and ``metadctl export`` write records so. Bytes are text if they are UTF-8, and otherwise a field
+whose name ends in ``_base64``. A row of Parquet, whose bytes are bytes, is read in the same way.
 """
 
 from __future__ import annotations
