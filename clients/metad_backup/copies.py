@@ -19,13 +19,12 @@ import numpy as np
 from metad.config import StorageConfig
 from metad.errors import ServerError
 from metad.formats import DATA_DIRECTORY, refusal
-from metad.raft.log.journal import REGULAR
 from metad.raft.snapshots.snapshots import applied_index
 from metad.state.cluster.brokers import ended_fence, read_brokers
 from metad.state.cluster.cluster import read_map
 from metad.state.cluster.fences import fences_in
 from metad.state.cluster.tenant_ends import ends_in
-from metad.state.core.entry import NO_WRITES, decode_entry
+from metad.state.core.entry import decode_record
 from metad.state.core.part import Writes
 from metad.state.core.slot_assignment import (
     RestoreState,
@@ -250,7 +249,7 @@ def _apply(engine: RocksEngine, prefix: bytes, name: str, first: int, records: l
         batches: list[Writes] = []
         for data in records[begin : begin + _APPLIED_AT_ONCE]:
             applied += 1
-            entry = decode_entry(name, applied, data) if data[8] == REGULAR else NO_WRITES
+            entry = decode_record(name, applied, data)
             batches += [*entry, {keys.applied(prefix): keys.u64(applied)}]
             if entry.now_ms:
                 batches.append({keys.log_time(prefix): keys.u64(entry.now_ms)})

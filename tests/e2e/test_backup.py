@@ -358,3 +358,18 @@ async def test_one_that_breaks_off_is_gone_on_with_and_a_restart_of_the_node_is_
             assert repository.backups() == []
             assert await take(c, repository)
             assert [*(tmp_path / "b" / "unfinished").glob("*")] == []
+
+
+def test_a_leader_that_was_killed_just_before_only_delays_it(tmp_path: Path) -> None:
+    """Once one failed at once: ``conflict: data-0: no leader of data-0 is known``."""
+    with cluster(3, **SMALL) as source:
+        put(source, 0, 200)
+        with client(source) as c:
+            leader = c.cluster.map().leaders["data-0"]
+        source.kill(leader)
+        taken = told(source, "backup", f"{tmp_path}/b", "--timeout", "30")
+        assert taken["nodes"]
+        assert leader not in taken["nodes"]
+        assert taken["stale"] == []
+    (row,) = [row for row in told(None, "backup", "ls", f"{tmp_path}/b")["tables"] if row["table"] == "kv"]
+    assert row["records"] == 200

@@ -41,8 +41,7 @@ from ...config import Config
 from ...control.host import Source
 from ...errors import StorageError
 from ...logs import event
-from ...raft.log.journal import REGULAR
-from ...state.core.entry import NO_WRITES, Entry, decode_entry
+from ...state.core.entry import Entry, decode_record
 from ...state.core.part import Origin
 from ...state.core.slot_assignment import HeldSlots
 from ...storage.engine import Engine, Pin
@@ -569,7 +568,7 @@ class WatchedReplica:
 
     def entries(self, begin: int, end: int, bytes_max: int) -> Iterator[Entry]:
         return (
-            decode_entry(self.name, index, data) if data[8] == REGULAR else NO_WRITES
+            decode_record(self.name, index, data)
             for index, data in enumerate(self._log.records(begin, bytes_max, end), begin)
         )
 

@@ -22,6 +22,7 @@ _REQUIREMENTS = "unit/server/test_requirements.py::"
 _REMOVED = "unit/server/test_removed.py::"
 _JOURNAL = "unit/raft/test_journal.py::"
 _LIVES = "unit/server/test_lives.py::"
+_BACKUPS = "unit/server/test_backups.py::"
 _RECOVERY = "unit/server/test_recovery.py::"
 _DISK = "unit/server/test_disk_room.py::"
 _FULL = "unit/storage/test_disk_full.py::"
@@ -1497,6 +1498,23 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if changes.entry.origin == Origin.MIGRATION and len(changes.entry):",
         "if False:",
         _STREAMS + "test_an_import_ends_what_was_seen_of_the_values_before",
+    ),
+    # --- backups
+    _m(
+        "a_dead_leader_ends_a_backup",
+        "a group whose leader nobody knows is asked again before a backup is refused",
+        "metad.node.disk.backups:_Wanted._lack",
+        "if late or self._stale",
+        "if True",
+        _BACKUPS + "test_a_group_that_elects_its_leader_is_asked_again",
+    ),
+    _m(
+        "a_backup_waits_for_a_dead_leader_only",
+        "an error is no answer: the leader is asked once more",
+        "metad.node.disk.backups:_Wanted._look",
+        "and now_s >= self._again_s",
+        "and False",
+        _BACKUPS + "test_a_group_that_elects_its_leader_is_asked_again",
     ),
     # --- who was here before
     _m(
