@@ -258,8 +258,8 @@ def _verify(a: Arguments, printer: Printer) -> int:
             row |= {"differ": found.differ}
             if found.only_first or found.only_second or found.differ:
                 printer.one(row)
-                what, table, key = found.differences[0]
-                raise BackupError(f"restored, it is not the same: {what} in {table}, {key!r}")
+                first = found.differences[0]
+                raise BackupError(f"restored, it is not the same: {first.what} in {first.table}, {_key(first.key)}")
     printer.one(row)
     return 0
 
@@ -308,6 +308,12 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return {name: people.payload(value) if isinstance(value, bytes) else value for name, value in fields.items()}
 
 
+def _key(fields: dict[str, Any]) -> str:
+    """The key of a record in one cell, as people read it."""
+    said = {name: people.payload(value) if isinstance(value, bytes) else value for name, value in fields.items()}
+    return " ".join(f"{name}={value}" for name, value in said.items())
+
+
 def _diff(a: Arguments, printer: Printer) -> int:
     from .repository import Repository
     from .showing import compared
@@ -327,9 +333,12 @@ def _diff(a: Arguments, printer: Printer) -> int:
         "only_second": found.only_second,
         "differ": found.differ,
     }
-    rows = [{"what": what, "table": table, "key": key} for what, table, key in found.differences]
-    tables = [("differences", [{**row, "what": names[str(row["what"])], "key": repr(row["key"])} for row in rows])]
-    printer.document(counts | {"differences": rows}, counts, tables)
+    rows = [one._asdict() for one in found.differences]
+    shown = [
+        {"what": names[one.what], "table": one.table, "row": one.row or None, "key": _key(one.key)}
+        for one in found.differences
+    ]
+    printer.document(counts | {"differences": rows}, counts, [("differences", shown)])
     return 0 if not rows else 1
 
 

@@ -8,6 +8,10 @@ counts for a slot is decided as nodes decide it, by the move that brought it las
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -50,6 +54,8 @@ PAGE_ROWS, PAGE_BYTES = 1_000, 512 * 1024
 _CACHE_BYTES: Final = 64 * 1024 * 1024
 _APPLIED_AT_ONCE: Final = 100  # entries, in one write
 _decode_records = msgspec.msgpack.Decoder(list[bytes]).decode
+
+_SCRATCH, _LOCK = "metad-backup-", ".lock"
 
 Tell = Callable[[str, int, int], None]
 """(what is done, how far it is, how far it goes)."""
@@ -146,12 +152,12 @@ def opened(
     for node in manifest.nodes:
         if node.format and not DATA_DIRECTORY.writes <= node.format <= DATA_DIRECTORY.newest:
             raise BackupError(refusal(f"backup {manifest.id}", DATA_DIRECTORY, node.format, node.version))
-    with tempfile.TemporaryDirectory(prefix="metad-backup-", dir=scratch) as directory, contextlib.ExitStack() as stack:
+    with scratch_directory(scratch) as directory, contextlib.ExitStack() as stack:
         shared = Shared(StorageConfig(block_cache_bytes=_CACHE_BYTES))
         engines: dict[str, RocksEngine] = {}
         try:
             for number, node in enumerate(manifest.nodes):
-                place = Path(directory) / str(number)
+                place = directory / str(number)
                 place.mkdir()
                 for position, file in enumerate(node.files):
                     _put(repository, file, place / file.name)
@@ -164,6 +170,55 @@ def opened(
             yield Copy(manifest, _parts(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups}))
         except ServerError as error:
             raise BackupError(f"backup {manifest.id} cannot be opened: {error}") from None
+
+
+@contextlib.contextmanager
+def scratch_directory(within: Path | None) -> Iterator[Path]:
+    """A directory of its own until the end of the block, in the one given or in the system's. First it removes what
+    processes have left there that were killed: each holds a lock beside its directory for as long as it lives. Raises
+    OSError."""
+    parent = Path(tempfile.gettempdir()) if within is None else within
+    for left in sorted(parent.glob(f"{_SCRATCH}*{_LOCK}")):
+        _remove_left(left)
+    lock, descriptor = _locked(parent)
+    try:
+        directory = lock.with_suffix("")
+        directory.mkdir(mode=0o700)
+        yield directory
+    finally:
+        shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(parent: Path) -> tuple[Path, int]:
+    """A new file that this process has locked. Another one may take it for what is left and remove it before that."""
+    while True:
+        path = parent / f"{_SCRATCH}{secrets.token_hex(8)}{_LOCK}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                return path, descriptor
+        os.close(descriptor)
+
+
+def _remove_left(lock: Path) -> None:
+    """Remove a directory and its lock, if they are ours and no process holds the lock."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # it has just ended, or is of another user
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # its process lives
+        return
+    else:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
 
 
 def _put(repository: Repository, file: StoredFile, path: Path) -> None:

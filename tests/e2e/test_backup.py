@@ -170,7 +170,10 @@ def test_the_next_backup_copies_what_has_changed_and_the_oldest_can_go(tmp_path:
     diff = ctl(None, "backup", "diff", f"{tmp_path}/b", first["backup"], "--json")
     found = json.loads(diff.stdout)
     assert (diff.returncode, found["only_first"], found["only_second"], found["differ"]) == (1, 0, 10, 0)
-    assert {one["table"] for one in found["differences"]} == {"kv"}
+    names = sorted(
+        (one["table"], one["row"], one["key"]["namespace"], one["key"]["key"]) for one in found["differences"]
+    )
+    assert names == sorted(("kv", "record", f"n{i % 7}", f"k{i}") for i in range(10))
     assert told(None, "backup", "prune", f"{tmp_path}/b", "--keep", "1")["dropped"] == [first["backup"]]
     assert told(None, "backup", "verify", f"{tmp_path}/b")["rows"] >= 20_010
     counts = {one["table"]: one["records"] for one in told(None, "backup", "ls", f"{tmp_path}/b")["tables"]}
@@ -373,3 +376,27 @@ def test_a_leader_that_was_killed_just_before_only_delays_it(tmp_path: Path) -> 
         assert taken["stale"] == []
     (row,) = [row for row in told(None, "backup", "ls", f"{tmp_path}/b")["tables"] if row["table"] == "kv"]
     assert row["records"] == 200
+
+
+def test_what_a_killed_metadctl_has_left_goes_with_the_next_and_no_running_ones(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    with cluster(1, **SMALL) as source:
+        put(source, 0, 100)
+        told(source, "backup", f"{tmp_path}/b")
+    begun = "import sys, time, pathlib; from metad_backup.copies import scratch_directory as s\n"
+    begun += (
+        "with s(pathlib.Path(sys.argv[1])) as d:\n  (d / 'f').write_text('x'); print(d, flush=True); time.sleep(600)"
+    )
+    running = [subprocess.Popen([sys.executable, "-c", begun, str(scratch)], stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        places = [Path(one.stdout.readline().decode().strip()) for one in running if one.stdout is not None]
+        running[0].kill()
+        running[0].wait()
+        assert told(None, "backup", "verify", f"{tmp_path}/b", "--scratch", str(scratch))["rows"] >= 100
+        assert [place.exists() for place in places] == [False, True]
+        assert len([*scratch.iterdir()]) == 2, "the directory and the lock of who runs"
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()

@@ -1516,6 +1516,14 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "and False",
         _BACKUPS + "test_a_group_that_elects_its_leader_is_asked_again",
     ),
+    _m(
+        "scratch_files_of_who_runs_are_removed",
+        "what is left is told by its lock, which a process holds for as long as it lives",
+        "metad_backup.copies:_remove_left",
+        "except OSError:  # its process lives\n        return",
+        "except OSError:  # its process lives\n        shutil.rmtree(lock.with_suffix(''))",
+        "e2e/test_backup.py::test_what_a_killed_metadctl_has_left_goes_with_the_next_and_no_running_ones",
+    ),
     # --- who was here before
     _m(
         "each_greeting_has_a_sync_of_its_own",
