@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from metad.embedded import Cluster, cluster
-from metad_backup.copies import opened
+from metad_backup.copies import opened, scratch_directory
 from metad_backup.repository import BackupError, Repository
 from metad_backup.restoring import restore
 from metad_backup.taking import take
@@ -378,24 +378,19 @@ def test_a_leader_that_was_killed_just_before_only_delays_it(tmp_path: Path) -> 
     assert row["records"] == 200
 
 
-def test_what_a_killed_metadctl_has_left_goes_with_the_next_and_no_running_ones(tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    with cluster(1, **SMALL) as source:
-        put(source, 0, 100)
-        told(source, "backup", f"{tmp_path}/b")
+def test_what_a_killed_process_has_left_goes_with_the_next_and_no_running_ones(tmp_path: Path) -> None:
     begun = "import sys, time, pathlib; from metad_backup.copies import scratch_directory as s\n"
-    begun += (
-        "with s(pathlib.Path(sys.argv[1])) as d:\n  (d / 'f').write_text('x'); print(d, flush=True); time.sleep(600)"
-    )
-    running = [subprocess.Popen([sys.executable, "-c", begun, str(scratch)], stdout=subprocess.PIPE) for _ in range(2)]
+    begun += "with s(pathlib.Path(sys.argv[1])) as d:\n  (d / 'f').write_text('x'); print(d, flush=True); time.sleep(600)"
+    command = [sys.executable, "-c", begun, str(tmp_path)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
-        places = [Path(one.stdout.readline().decode().strip()) for one in running if one.stdout is not None]
+        places = [Path(one.stdout.readline().strip()) for one in running if one.stdout is not None]
         running[0].kill()
         running[0].wait()
-        assert told(None, "backup", "verify", f"{tmp_path}/b", "--scratch", str(scratch))["rows"] >= 100
-        assert [place.exists() for place in places] == [False, True]
-        assert len([*scratch.iterdir()]) == 2, "the directory and the lock of who runs"
+        with scratch_directory(tmp_path) as mine:
+            assert mine.is_dir()
+            assert [(place / "f").exists() for place in places] == [False, True]
+        assert len([*tmp_path.iterdir()]) == 2, "the directory and the lock of who runs"
     finally:
         for one in running:
             one.kill()
