@@ -380,7 +380,9 @@ def test_a_leader_that_was_killed_just_before_only_delays_it(tmp_path: Path) -> 
 
 def test_what_a_killed_process_has_left_goes_with_the_next_and_no_running_ones(tmp_path: Path) -> None:
     begun = "import sys, time, pathlib; from metad_backup.copies import scratch_directory as s\n"
-    begun += "with s(pathlib.Path(sys.argv[1])) as d:\n  (d / 'f').write_text('x'); print(d, flush=True); time.sleep(600)"
+    begun += (
+        "with s(pathlib.Path(sys.argv[1])) as d:\n  (d / 'f').write_text('x'); print(d, flush=True); time.sleep(600)"
+    )
     command = [sys.executable, "-c", begun, str(tmp_path)]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:

@@ -1349,6 +1349,8 @@ class StatusReply(Message, frozen=True):
     """Its own and its authority's; empty without encryption."""
     tail: Tail = Tail()
     """How slow it is at what."""
+    settings: dict[str, str] = {}
+    """What it has of the settings in which all nodes should be alike, where that is not the default, as JSON."""
 
 
 # --- what has changed at a node ---

@@ -16,7 +16,7 @@ from ..client import Client
 from ..errors import MetadError
 from . import people
 from .grammar import Arguments, Commands, count
-from .looking import STATUS_S
+from .looking import STATUS_S, answered, raise_failed
 from .printing import Printer, progress
 
 _KINDS: Final = ("tenants", "clients", "brokers", "keys")
@@ -50,8 +50,7 @@ async def _compact(m: Client, a: Arguments, printer: Printer) -> None:
             line.say(", ".join(f"{node}: {one.done} of {one.parts} parts" for node, one in sorted(running.items())))
             await asyncio.sleep(_LOOK_S)
             found |= await m.cluster.compact(begin=False, nodes=[*running])
-    failed = {node: one for node, one in sorted(found.items()) if isinstance(one, MetadError)}
-    ended = {node: one for node, one in sorted(found.items()) if isinstance(one, CompactReply)}
+    ended = answered(found)
     records = [
         {
             "node": node,
@@ -72,12 +71,9 @@ async def _compact(m: Client, a: Arguments, printer: Printer) -> None:
         }
         for node, one in ended.items()
     ]
-    if ended or not failed:
+    if ended or not found:
         printer.many(records, rows)
-    for node, error in failed.items():
-        if node == max(failed):
-            raise error
-        sys.stderr.write(f"metadctl: {node}: {error}\n")
+    raise_failed(found)
 
 
 async def _asked(m: Client, a: Arguments) -> dict[str, ActivityReply]:

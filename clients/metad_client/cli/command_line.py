@@ -40,6 +40,7 @@ from . import busy, groups, issuing, overview
 from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, seconds
 from .lamps import events, top
 from .looking import STATUS_S, is_electing, look
+from .nodes import settings
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
 from .shell import completion, contexts
@@ -72,6 +73,7 @@ class Family(Protocol):
 FAMILIES: Final[tuple[Family, ...]] = (
     events,
     top,
+    settings,
     groups,
     brokers,
     assignments,
@@ -127,6 +129,7 @@ examples:
   metadctl plans drain empty-b1 b1
   metadctl schemas register acme orders-value orders.avsc
   metadctl tenants describe acme
+  metadctl settings set all limits.slow_ms 500ms
   metadctl features hold checked-entries
   metadctl quotas set tenant/acme --items-per-s 5000 --sessions 100000
   metadctl users create acme alice --password-file secret

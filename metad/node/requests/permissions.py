@@ -53,6 +53,7 @@ from metad_wire.methods import (
     SESSION_DELETE,
     SESSION_END_TENANT,
     SESSION_TAKEOVER,
+    SETTINGS,
     TABLE_DELETE,
     TABLE_GET,
     TABLE_PUT,
@@ -889,7 +890,7 @@ def _is_audited(method: Method[Any, Any], body: Any) -> bool:
     """Whether the trail says who has asked for this. Of a restore it says when it begins and ends, not each batch."""
     if method is GROUP_RESTORE:
         return body.step not in ("check", "rows")
-    return method.code in ADMIN or method is BACKUP_BEGIN
+    return (method.code in ADMIN and method is not SETTINGS) or method is BACKUP_BEGIN
 
 
 def _name_of(method: Method[Any, Any], item: Any) -> str:

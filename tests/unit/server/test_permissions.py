@@ -159,7 +159,7 @@ RIGHTS = {
     "own": "broker.register broker.heartbeat broker.drain broker.deregister broker.serve",
     "admin": "session.end_tenant group.restore tenants.end tenants.keep quota.put quota.delete feature.change "
     "broker.fence "
-    "declaration.drop assignment.elect system.compact "
+    "declaration.drop assignment.elect system.compact system.settings system.set "
     "assignment.move plan.create plan.set plan.delete role.put role.delete principal.put principal.change "
     "principal.delete cluster.join cluster.leave cluster.transfer cluster.add_group cluster.rebalance",
 }
