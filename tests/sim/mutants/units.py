@@ -22,6 +22,7 @@ _REQUIREMENTS = "unit/server/test_requirements.py::"
 _REMOVED = "unit/server/test_removed.py::"
 _JOURNAL = "unit/raft/test_journal.py::"
 _LIVES = "unit/server/test_lives.py::"
+_SETTINGS = "unit/server/test_settings.py::"
 _BACKUPS = "unit/server/test_backups.py::"
 _RECOVERY = "unit/server/test_recovery.py::"
 _DISK = "unit/server/test_disk_room.py::"
@@ -1498,6 +1499,55 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if changes.entry.origin == Origin.MIGRATION and len(changes.entry):",
         "if False:",
         _STREAMS + "test_an_import_ends_what_was_seen_of_the_values_before",
+    ),
+    # --- settings at run time
+    _m(
+        "a_setting_counts_before_it_is_on_the_disk",
+        "what an administrator sets is on the disk before it counts",
+        "metad.node.settings:Settings._next",
+        "self._is_writing = True",
+        "self._is_writing = True\n    self._take(body, values)",
+        _SETTINGS + "test_it_counts_once_it_is_on_the_disk_and_after_the_next_start",
+    ),
+    _m(
+        "a_setting_counts_that_the_disk_did_not_take",
+        "what the disk does not take does not count",
+        "metad.node.settings:Settings._next",
+        "if isinstance(error, OSError):",
+        "if isinstance(error, OSError):\n            self._take(body, values)",
+        _SETTINGS + "test_what_the_disk_does_not_take_does_not_count",
+    ),
+    _m(
+        "any_setting_is_set_at_run_time",
+        "what needs a restart is not set while the node runs",
+        "metad.node.settings:Settings._check",
+        "if declared.live is None:",
+        "if False:",
+        _SETTINGS + "test_what_does_not_fit_is_refused_at_once",
+    ),
+    _m(
+        "settings_of_another_version_end_the_start",
+        "a node starts whatever another version has left in the file",
+        "metad.node.settings:Settings._read",
+        "except (MetadError, ConfigError) as error:",
+        "except ZeroDivisionError as error:",
+        _SETTINGS + "test_a_start_takes_what_fits_of_what_another_version_has_left",
+    ),
+    _m(
+        "what_does_not_fit_stays",
+        "what does not fit of the file does not keep out what fits",
+        "metad.node.settings:Settings._read",
+        "self._values.pop(key, None)",
+        "pass",
+        _SETTINGS + "test_a_start_takes_what_fits_of_what_another_version_has_left",
+    ),
+    _m(
+        "a_setting_is_written_beside_another",
+        "one setting is written after the other, and none is lost",
+        "metad.node.settings:Settings._next",
+        "if self._is_writing or not self._waiting:",
+        "if not self._waiting:",
+        _SETTINGS + "test_one_is_written_after_the_other_and_few_wait",
     ),
     # --- backups
     _m(
