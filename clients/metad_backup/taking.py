@@ -93,6 +93,7 @@ async def take(
         raise BackupError("the cluster is not formed yet")
     id_ = secrets.token_hex(8)
     begun: dict[str, bak.BackupBegun] = {}
+    complete = ""
     earlier = await asyncio.to_thread(repository.backups)
     there = [
         node
@@ -105,12 +106,13 @@ async def take(
             begun[node] = await m.backups.checkpoint(node, id_, stale=stale, deadline_s=_BEGIN_S)
         copy = _Copy(m, repository, id_, begun, _Pace(bytes_per_s), tell)
         nodes = [await copy.node(node, chosen[node]) for node in chosen]
+        manifest = Manifest(FORMAT, id_, taken_ms, known.map.cluster_id, nodes, copy.copied_bytes)
+        await asyncio.to_thread(repository.finish, manifest)
+        complete = manifest.name
     finally:
         for node in begun:
             with contextlib.suppress(MetadError):  # it drops what nobody reads
-                await m.backups.drop(node, id_)
-    manifest = Manifest(FORMAT, id_, taken_ms, known.map.cluster_id, nodes, copy.copied_bytes)
-    await asyncio.to_thread(repository.finish, manifest)
+                await m.backups.drop(node, id_, backup=complete)
     return manifest
 
 

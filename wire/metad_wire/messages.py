@@ -1087,6 +1087,10 @@ class GroupStatus(Message, frozen=True):
     snapshot. Without a majority, of all that were compared."""
     undecided: bool = False
     """Whether there is no such majority."""
+    restoring: str = ""
+    """Id of the backup that is being put into the group, which serves nothing meanwhile; empty: none."""
+    restoring_ms: U63 = 0
+    """For how long."""
 
 
 class Compact(Message, frozen=True):

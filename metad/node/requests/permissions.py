@@ -32,6 +32,7 @@ from metad_wire.methods import (
     ACCESS_MAY,
     ACTIVITY,
     BACKUP_BEGIN,
+    BACKUP_END,
     BROKER_FENCE,
     BROKER_GET,
     BROKER_HEARTBEAT,
@@ -887,14 +888,19 @@ def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
 
 
 def _is_audited(method: Method[Any, Any], body: Any) -> bool:
-    """Whether the trail says who has asked for this. Of a restore it says when it begins and ends, not each batch."""
+    """Whether the trail says who has asked for this. Of a restore it says when it begins and ends, not each batch; of a
+    backup when it begins, and when it is complete."""
     if method is GROUP_RESTORE:
         return body.step not in ("check", "rows")
+    if method is BACKUP_END:
+        return bool(body.backup)
     return (method.code in ADMIN and method is not SETTINGS) or method is BACKUP_BEGIN
 
 
 def _name_of(method: Method[Any, Any], item: Any) -> str:
     """What an item, or a request without items, is about, for people."""
+    if method is BACKUP_END:
+        return str(item.backup)
     fields = () if method.table is None else method.table.key
     if not fields or not hasattr(item, fields[0]):
         fields = item.__struct_fields__
