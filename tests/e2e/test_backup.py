@@ -284,6 +284,10 @@ async def test_a_restore_that_was_killed_goes_on_and_one_that_is_given_up_leaves
             assert [one async for one in c.kv.scan("n1")] == []
             with pytest.raises(ZeroDivisionError):
                 await restore(c, copy, tell=lambda rows: None if rows < 1_500 else 1 / 0)  # type: ignore[arg-type, return-value]
+            seen = await asyncio.to_thread(told, target, "status")
+            restoring = {one["group"]: one["text"] for one in seen["problems"] if one["code"] == "restoring"}
+            assert {*restoring} == {"metadata-0", "offset-0", "data-0", "data-1"}
+            assert f"backup {manifest.id} is being put into it" in restoring["data-0"]
             image = c.image("kv")
             with pytest.raises(TimeoutError):  # what there is of it so far is shown to nobody
                 await asyncio.wait_for(image.caught_up(), 1.5)
@@ -374,6 +378,11 @@ def test_a_leader_that_was_killed_just_before_only_delays_it(tmp_path: Path) -> 
         assert taken["nodes"]
         assert leader not in taken["nodes"]
         assert taken["stale"] == []
+        wait_until(lambda: told(source, "status")["newest_backup"] is not None, "the audit trail knows of it")
+        newest = told(source, "status", "--backup-older-than", "1h")["newest_backup"]
+        assert (newest["backup"], newest["age_ms"] < 600_000) == (taken["backup"], True)
+        old = [one["code"] for one in told(source, "status", "--backup-older-than", "0s")["problems"]]
+        assert "backup_old" in old
     (row,) = [row for row in told(None, "backup", "ls", f"{tmp_path}/b")["tables"] if row["table"] == "kv"]
     assert row["records"] == 200
 

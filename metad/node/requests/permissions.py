@@ -174,6 +174,8 @@ _LIVES: Final = {
 
 ADMIN: Final = frozenset(code for code, method in METHODS.items() if right_of(method) == "admin")
 """Methods that need the right ``admin``."""
+AUDITED: Final = ADMIN - {SETTINGS.code} | {BACKUP_BEGIN.code, BACKUP_END.code}
+"""Methods of which the audit trail has a line, as :func:`_is_audited` says."""
 
 
 # --- what a request needs -----------------------------------------------------------------------------------------
@@ -894,7 +896,7 @@ def _is_audited(method: Method[Any, Any], body: Any) -> bool:
         return body.step not in ("check", "rows")
     if method is BACKUP_END:
         return bool(body.backup)
-    return (method.code in ADMIN and method is not SETTINGS) or method is BACKUP_BEGIN
+    return method.code in AUDITED
 
 
 def _name_of(method: Method[Any, Any], item: Any) -> str:

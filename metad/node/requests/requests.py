@@ -68,7 +68,7 @@ from ..replicas.driver import GroupDriver, Work
 from ..replicas.groups import Groups
 from .admission import HEADLESS_BYTES, ITEM_BYTES, REQUEST_BYTES, WAITED_S, Gate, InFlightBudget
 from .near import answer_read_index
-from .permissions import ADMIN, Permissions
+from .permissions import AUDITED, Permissions
 from .quotas import Wanted
 from .reads import PIECE_ROWS, Reads, failed
 from .scheduler import Scheduler
@@ -357,7 +357,7 @@ class Requests:
             )
         body = request.body
         done = self._note(method, request, done)
-        if source is not None and (source.principal is not None or method.code in ADMIN):
+        if source is not None and (source.principal is not None or method.code in AUDITED):
             body, refused, done = self._permissions.begin(method, request, refused, source, done, size)
         if method.code in CONTROL:
             self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
