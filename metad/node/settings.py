@@ -167,7 +167,7 @@ class Settings:
         event(log_events.SETTING_SET, setting=body.setting, value=_json(value), source=self._source(body.setting))
         if self.config.log_level != before.log_level:
             set_level(self.config.log_level)
-        for listener in self.listeners:
+        for listener in tuple(self.listeners):
             listener(self.config)
 
     def _said(self, declared: Declared) -> NodeSetting:

@@ -351,7 +351,7 @@ async def _newest_backup(m: Client, a: Arguments) -> tuple[Backup | None, list[P
     try:
         async with asyncio.timeout(STATUS_S):
             async for line in lines:
-                if line.outcome == "done":
+                if line.outcome == "done" and line.names:
                     newest = Backup.of(line, now_ms)
                     break
     except (TimeoutError, MetadError) as error:
