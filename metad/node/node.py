@@ -224,7 +224,7 @@ class Node:
         self._statuses.listen(self._lead_with_room)
         leaders = self.leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self._assignments = Assignments(groups, self.requests, leaders, environment, health)
-        self.comparisons = Comparisons(stores, groups, snapshots, outbound, agenda, environment, health)
+        self.comparisons = Comparisons(stores, groups, snapshots, outbound, agenda, environment, health, config.storage)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
         self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial), standstills.look)
         standstills.listeners += [replicas.overslept, self._overslept, self.brokers.overslept]
@@ -660,6 +660,7 @@ def _heed(node: Node, config: Config) -> None:
     node.requests.deadline_default_ms = limits.deadline_default_ms
     node.controller.switches.after_s = config.cluster.features_after_ms / 1000
     node.sweeps.heed(config.expiry)
+    node.comparisons.every_s = storage.compare_every_ms / 1000
 
 
 def _admission(config: Config) -> Admission:

@@ -25,7 +25,7 @@ ASKED: Final = {
     "members --wide": ["--wide"],
     "links": [],
     "events": [],
-    "settings get": ["all"],
+    "settings get": ["all", "log_level"],  # most keys end in a unit, as in the file
     "settings diff": [],
     "slow": [],
     "loud": [],

@@ -261,6 +261,7 @@ PLACES: dict[str, tuple[Any, Callable[[Server], Any]]] = {
     "storage.watch_retained_ms": (7_000, lambda s: 1_000 * s.node.watches.retained_s),
     "storage.low_room_bytes": (7, lambda s: s.node.disk_room.config.low_room_bytes),
     "storage.low_room_share": (0.25, lambda s: s.node.disk_room.config.low_room_share),
+    "storage.compare_every_ms": (7_000, lambda s: 1_000 * s.node.comparisons.every_s),
     "limits.in_flight_bytes_max": (1 << 30, lambda s: s.node.budget.room.size_max),
     "limits.unfinished_bytes_max": (1 << 30, lambda s: s._intake.bytes_max),
     "limits.unbegun_bytes_max": (1 << 30, lambda s: s._unbegun.size_max),
