@@ -187,7 +187,7 @@ class Server:
         """Listen for clients that ask for the status of a node which cannot be opened now. Raises
         :class:`ServerError`."""
         node = Node(config, no_stores(config), AsyncEnvironment())
-        node.disk_room = DiskRoom(Path(config.data_dir), (), config.storage, node.environment, node.checkpoints)
+        node.disk_room = DiskRoom(Path(config.data_dir), (), node.config.storage, node.environment, node.checkpoints)
         node.disk_room.start()
         node.health.end(why)
         server = cls(config, node, network, Access(config.security, encrypted=network.encrypted), Probe(network.plain))
