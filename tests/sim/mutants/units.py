@@ -1549,7 +1549,31 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if not self._waiting:",
         _SETTINGS + "test_one_is_written_after_the_other_and_few_wait",
     ),
+    _m(
+        "settings_of_another_version_count",
+        "another version may not say what it has, or have another default",
+        "metad_client.cli.verdict:_unlike",
+        "and node.status.version == version",
+        "",
+        "unit/client/test_status.py::test_another_version_may_not_say_what_it_has",
+    ),
     # --- backups
+    _m(
+        "a_backup_is_as_old_as_its_end",
+        "a backup is as old as when it was begun: what was written while it was taken is not in it",
+        "metad_client.cli.verdict:Backup.of",
+        "max(0, now_ms - begun_ms)",
+        "max(0, now_ms - line.when_ms)",
+        "unit/client/test_status.py::test_code_backup_old__by_when_it_was_begun",
+    ),
+    _m(
+        "every_end_of_a_checkpoint_is_a_backup",
+        "a checkpoint that is dropped without a backup is none in the audit trail",
+        "metad.node.requests.permissions:_is_audited",
+        "return bool(body.backup)",
+        "return True",
+        "unit/server/test_permissions.py::test_of_a_backup_the_trail_has_its_beginning_and_what_is_complete",
+    ),
     _m(
         "a_dead_leader_ends_a_backup",
         "a group whose leader nobody knows is asked again before a backup is refused",
