@@ -32,7 +32,7 @@ from metad_wire.transport.tcp import install_uvloop
 from . import formats, log_events
 from .config import Config, load_config
 from .config.environment import VARIABLES, overrides_of, unknown_variables
-from .config.files import merged, problems_in, read
+from .config.files import merged, origins_of, problems_in, read
 from .config.pages import reference, sample
 from .errors import ConfigError, ServerError
 from .log_events import reference as log_reference
@@ -308,11 +308,16 @@ def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
         own = VARIABLES.keys() | {*OF_MANAGER}
         environment = {name: value for name, value in os.environ.items() if name not in own}
         return asyncio.run(Supervisor(configs, arguments.ready_file, environment, manager).run())
-    return asyncio.run(serve(configs[0], arguments.ready_file, manager))
+    origins = origins_of(arguments.config, overrides_of(os.environ), _flags(arguments))
+    return asyncio.run(serve(configs[0], arguments.ready_file, manager, origins))
 
 
 def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings of the environment and, on top, those of the flags. Raises ConfigError."""
+    return merged(overrides_of(os.environ), _flags(arguments))
+
+
+def _flags(arguments: argparse.Namespace) -> dict[str, Any]:
     flags = {
         "data_dir": arguments.data_dir,
         "listen": arguments.listen,
@@ -325,7 +330,7 @@ def _overrides(arguments: argparse.Namespace) -> dict[str, Any]:
             "require_client_certificate": arguments.require_client_cert,
         },
     }
-    return merged(overrides_of(os.environ), _given(flags))
+    return _given(flags)
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:

@@ -102,6 +102,21 @@ SETTING_WITHOUT_EFFECT = _warning(
     key="the key in the configuration file",
     reason="what the cluster has, and how to change that",
 )
+SETTING_SET = _info(
+    "setting_set",
+    "A setting was set while the node runs, or counts again as the configuration file has it.",
+    setting="its key",
+    value="what counts now, as JSON",
+    source="where that is from",
+)
+SETTING_IGNORED = _warning(
+    "setting_ignored",
+    "A setting that was set while the node ran does not count: it does not fit any more.",
+    "setting",
+    setting="its key",
+    path="the file that has it",
+    reason="why it does not fit",
+)
 CLEAR_TEXT = _warning(
     "clear_text",
     "Nothing is encrypted: anybody on the network path can read and change the data, and no client is authenticated.",
@@ -796,7 +811,7 @@ CHANGES: Final[dict[str, str]] = {
     for table, events in {
         "cluster": (
             *(RECOVERED, LISTENING, NOT_SERVING, SERVING, DRAINING, HANDED_OVER, NOT_DRAINED, STOPPED, NODE_FAILED),
-            *(STORES_NOT_CLOSED, LIMIT_LOWERED, MEMORY_SHORT, LINES_DROPPED, BUG),
+            *(STORES_NOT_CLOSED, SETTING_SET, SETTING_IGNORED, LIMIT_LOWERED, MEMORY_SHORT, LINES_DROPPED, BUG),
             *(PEER_CONNECTED, PEER_LOST, PEER_SILENT, PEER_HOST_REFUSES, PEER_REFUSED, REFUSED_BY_PEER),
             *(PEER_DOES_NOT_READ, QUIC_BLOCKED, QUIC_UNBLOCKED, QUIC_FAILED, CANNOT_ACCEPT),
             *(NODE_JOINED, NODE_FORGOTTEN, NODE_LEFT, CANNOT_JOIN_YET),

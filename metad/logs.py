@@ -271,6 +271,11 @@ def configure(level: str, node: str) -> None:
     for source in (logger, logging.getLogger("asyncio")):
         source.handlers[:] = [handler]
         source.propagate = False
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """Log from ``level`` on, in this whole process."""
     logger.setLevel(level.upper())
 
 

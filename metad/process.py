@@ -21,6 +21,7 @@ from metad_wire.transport import split_endpoint
 
 from . import log_events
 from .config import UNIX, Config
+from .config.files import NOWHERE, Origins
 from .errors import DiskFullError, LeftError
 from .logs import event, keeping
 from .node.node import Node
@@ -124,9 +125,9 @@ class Process(Host):
         remove_ready(self._ready_file, wait_s=_REMOVE_S)
 
 
-async def serve(config: Config, ready_file: Path | None, manager: ServiceManager) -> str:
+async def serve(config: Config, ready_file: Path | None, manager: ServiceManager, origins: Origins = NOWHERE) -> str:
     """Serve until SIGTERM or SIGINT, or until the node has left its cluster, then drain. Returns why it ended. Raises
-    :class:`ServerError` if the node cannot start or fails."""
+    :class:`ServerError` if the node cannot start or fails. ``origins``: where the configuration is from."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[str] = loop.create_future()
     process = Process(config, ready_file, manager)
@@ -140,20 +141,20 @@ async def serve(config: Config, ready_file: Path | None, manager: ServiceManager
         loop.add_signal_handler(number, stop, number.name)
     beating = asyncio.create_task(manager.keep_alive(process.status))
     try:
-        return await serve_until(told, config, process)
+        return await serve_until(told, config, process, origins)
     finally:
         beating.cancel()
 
 
-async def serve_until(told: asyncio.Future[str], config: Config, host: Host) -> str:
+async def serve_until(told: asyncio.Future[str], config: Config, host: Host, origins: Origins = NOWHERE) -> str:
     """Serve until ``told`` has a result, or until the node has left its cluster, then drain. Returns why it ended.
     Raises :class:`ServerError` if the node cannot start or fails. A full disk is no reason: the process waits for room,
     and opens the node again."""
     with keeping():
-        return await _serve_until(told, config, host)
+        return await _serve_until(told, config, host, origins)
 
 
-async def _serve_until(told: asyncio.Future[str], config: Config, host: Host) -> str:
+async def _serve_until(told: asyncio.Future[str], config: Config, host: Host, origins: Origins) -> str:
     config, lowered = fitted(config, raise_files_limit())
     for one in lowered:
         event(
@@ -168,7 +169,7 @@ async def _serve_until(told: asyncio.Future[str], config: Config, host: Host) ->
         event(log_events.CLEAR_TEXT, field=field, endpoint=endpoint)
     while not told.done():
         try:
-            server = await Server.start(config, network, locked=host.locked)
+            server = await Server.start(config, network, locked=host.locked, origins=origins)
             config = _with_ports(config, server)
             return await _serve(told, server, host)
         except DiskFullError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,7 +15,7 @@ import msgspec
 from metad_client import Client, MetadError
 from metad_client.cli import people
 from metad_client.cli.grammar import Arguments, Commands, Parser, count, limit, moment, seconds
-from metad_client.cli.printing import Printer
+from metad_client.cli.printing import Printer, Progress, progress
 
 if TYPE_CHECKING:
     from .copies import Copy
@@ -115,39 +114,6 @@ def _opened(parser: Parser) -> Parser:
     return parser
 
 
-# --- progress ---------------------------------------------------------------------------------------------------------
-
-
-class _Line:
-    """A line on a terminal that says how far something is; nothing elsewhere."""
-
-    def __init__(self, a: Arguments) -> None:
-        self._shown = sys.stderr.isatty() and not a.json
-        self._at_s = 0.0
-
-    def say(self, text: str, *, last: bool = False) -> None:
-        """Show it in place of what was there, some times a second."""
-        now_s = time.monotonic()
-        if self._shown and (last or now_s >= self._at_s + 0.2):
-            self._at_s = now_s
-            sys.stderr.write(f"\r\x1b[K{text}")
-            sys.stderr.flush()
-
-    def end(self) -> None:
-        """Leave the line empty."""
-        if self._shown:
-            sys.stderr.write("\r\x1b[K")
-
-
-@contextlib.contextmanager
-def _line(a: Arguments) -> Iterator[_Line]:
-    line = _Line(a)
-    try:
-        yield line
-    finally:
-        line.end()
-
-
 def _repository(a: Arguments, *, create: bool = False) -> Repository:
     from .repository import BackupError, Repository
 
@@ -158,7 +124,7 @@ def _repository(a: Arguments, *, create: bool = False) -> Repository:
 
 
 @contextlib.contextmanager
-def _copy(a: Arguments, line: _Line, repository: Repository, manifest: Manifest) -> Iterator[Copy]:
+def _copy(a: Arguments, line: Progress, repository: Repository, manifest: Manifest) -> Iterator[Copy]:
     from .copies import opened
     from .repository import BackupError
 
@@ -210,16 +176,17 @@ def _facts(manifest: Manifest) -> dict[str, Any]:
 
 
 async def _take(m: Client, a: Arguments, printer: Printer) -> None:
-    from .taking import Progress, take
+    from .taking import Progress as Taken
+    from .taking import take
 
     repository = await asyncio.to_thread(_repository, a, create=True)
     recent = [one for one in repository.backups() if a.unless_since is not None and one.taken_ms >= a.unless_since]
-    with _line(a) as line:
+    with progress(a.json) as line:
         if recent:
             manifest = recent[-1]
         else:
 
-            def tell(at: Progress) -> None:
+            def tell(at: Taken) -> None:
                 shares = f"{people.size(at.bytes)} of {people.size(at.of_bytes)}"
                 line.say(f"{at.files} of {at.of_files} files, {shares}")
 
@@ -236,7 +203,7 @@ async def _follow(m: Client, a: Arguments, repository: Repository, manifest: Man
 
     entries = size = 0
     said = False
-    with _line(a) as line:
+    with progress(a.json) as line:
 
         def waits(error: MetadError) -> None:
             nonlocal said
@@ -277,7 +244,7 @@ def _verify(a: Arguments, printer: Printer) -> int:
 
     repository = _repository(a)
     manifest = repository.backup(a.backup)
-    with _line(a) as line:
+    with progress(a.json) as line:
         files = list({file.sha256: file for node in manifest.nodes for file in node.files}.values())
         for number, file in enumerate(files):
             line.say(f"checksums: {number} of {len(files)} files")
@@ -291,8 +258,8 @@ def _verify(a: Arguments, printer: Printer) -> int:
             row |= {"differ": found.differ}
             if found.only_first or found.only_second or found.differ:
                 printer.one(row)
-                what, table, key = found.differences[0]
-                raise BackupError(f"restored, it is not the same: {what} in {table}, {key!r}")
+                first = found.differences[0]
+                raise BackupError(f"restored, it is not the same: {first.what} in {first.table}, {_key(first.key)}")
     printer.one(row)
     return 0
 
@@ -301,7 +268,7 @@ def _ls(a: Arguments, printer: Printer) -> None:
     from .showing import Shown
 
     repository = _repository(a)
-    with _line(a) as line, _copy(a, line, repository, _chosen(a, repository)) as copy:
+    with progress(a.json) as line, _copy(a, line, repository, _chosen(a, repository)) as copy:
         rows = [{"table": name, "records": number} for name, number in Shown(copy).counts().items()]
         printer.listing("tables", rows, False, rows)
 
@@ -318,7 +285,7 @@ def _records(a: Arguments, printer: Printer, **wanted: Any) -> None:
     from .showing import Shown
 
     repository = _repository(a)
-    with _line(a) as line, _copy(a, line, repository, _chosen(a, repository)) as copy:
+    with progress(a.json) as line, _copy(a, line, repository, _chosen(a, repository)) as copy:
         records = Shown(copy).records(**wanted)
         found = list(records if not a.limit else islice(records, a.limit + 1))
     more = bool(a.limit) and len(found) > a.limit
@@ -341,6 +308,12 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return {name: people.payload(value) if isinstance(value, bytes) else value for name, value in fields.items()}
 
 
+def _key(fields: dict[str, Any]) -> str:
+    """The key of a record in one cell, as people read it."""
+    said = {name: people.payload(value) if isinstance(value, bytes) else value for name, value in fields.items()}
+    return " ".join(f"{name}={value}" for name, value in said.items())
+
+
 def _diff(a: Arguments, printer: Printer) -> int:
     from .repository import Repository
     from .showing import compared
@@ -348,7 +321,7 @@ def _diff(a: Arguments, printer: Printer) -> int:
     repository = _repository(a)
     others = Repository(a.other_in) if a.other_in else repository
     with (
-        _line(a) as line,
+        progress(a.json) as line,
         _copy(a, line, repository, repository.backup(a.one)) as one,
         _copy(a, line, others, others.backup(a.other)) as other,
     ):
@@ -360,9 +333,12 @@ def _diff(a: Arguments, printer: Printer) -> int:
         "only_second": found.only_second,
         "differ": found.differ,
     }
-    rows = [{"what": what, "table": table, "key": key} for what, table, key in found.differences]
-    tables = [("differences", [{**row, "what": names[str(row["what"])], "key": repr(row["key"])} for row in rows])]
-    printer.document(counts | {"differences": rows}, counts, tables)
+    rows = [one._asdict() for one in found.differences]
+    shown = [
+        {"what": names[one.what], "table": one.table, "row": one.row or None, "key": _key(one.key)}
+        for one in found.differences
+    ]
+    printer.document(counts | {"differences": rows}, counts, [("differences", shown)])
     return 0 if not rows else 1
 
 
@@ -377,7 +353,7 @@ async def _restore(m: Client, a: Arguments, printer: Printer) -> None:
     if a.cancel:
         printer.one({"groups": await cancel(m, manifest)})
         return
-    with _line(a) as line, _copy(a, line, repository, manifest) as copy:
+    with progress(a.json) as line, _copy(a, line, repository, manifest) as copy:
         as_of = "" if a.at is None else f"@{a.at}"
         done = await restore(m, copy, as_of=as_of, tell=lambda rows: line.say(f"{rows} rows are restored"))
     row = {"backup": manifest.name, **done._asdict(), "seconds": round(done.seconds, 1)}

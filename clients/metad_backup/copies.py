@@ -8,6 +8,10 @@ counts for a slot is decided as nodes decide it, by the move that brought it las
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import secrets
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,13 +23,12 @@ import numpy as np
 from metad.config import StorageConfig
 from metad.errors import ServerError
 from metad.formats import DATA_DIRECTORY, refusal
-from metad.raft.log.journal import REGULAR
 from metad.raft.snapshots.snapshots import applied_index
 from metad.state.cluster.brokers import ended_fence, read_brokers
 from metad.state.cluster.cluster import read_map
 from metad.state.cluster.fences import fences_in
 from metad.state.cluster.tenant_ends import ends_in
-from metad.state.core.entry import NO_WRITES, decode_entry
+from metad.state.core.entry import decode_record
 from metad.state.core.part import Writes
 from metad.state.core.slot_assignment import (
     RestoreState,
@@ -51,6 +54,8 @@ PAGE_ROWS, PAGE_BYTES = 1_000, 512 * 1024
 _CACHE_BYTES: Final = 64 * 1024 * 1024
 _APPLIED_AT_ONCE: Final = 100  # entries, in one write
 _decode_records = msgspec.msgpack.Decoder(list[bytes]).decode
+
+_SCRATCH, _LOCK = "metad-backup-", ".lock"
 
 Tell = Callable[[str, int, int], None]
 """(what is done, how far it is, how far it goes)."""
@@ -147,12 +152,12 @@ def opened(
     for node in manifest.nodes:
         if node.format and not DATA_DIRECTORY.writes <= node.format <= DATA_DIRECTORY.newest:
             raise BackupError(refusal(f"backup {manifest.id}", DATA_DIRECTORY, node.format, node.version))
-    with tempfile.TemporaryDirectory(prefix="metad-backup-", dir=scratch) as directory, contextlib.ExitStack() as stack:
+    with scratch_directory(scratch) as directory, contextlib.ExitStack() as stack:
         shared = Shared(StorageConfig(block_cache_bytes=_CACHE_BYTES))
         engines: dict[str, RocksEngine] = {}
         try:
             for number, node in enumerate(manifest.nodes):
-                place = Path(directory) / str(number)
+                place = directory / str(number)
                 place.mkdir()
                 for position, file in enumerate(node.files):
                     _put(repository, file, place / file.name)
@@ -165,6 +170,55 @@ def opened(
             yield Copy(manifest, parts_of(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups}))
         except ServerError as error:
             raise BackupError(f"backup {manifest.id} cannot be opened: {error}") from None
+
+
+@contextlib.contextmanager
+def scratch_directory(within: Path | None) -> Iterator[Path]:
+    """A directory of its own until the end of the block, in the one given or in the system's. First it removes what
+    processes have left there that were killed: each holds a lock beside its directory for as long as it lives. Raises
+    OSError."""
+    parent = Path(tempfile.gettempdir()) if within is None else within
+    for left in sorted(parent.glob(f"{_SCRATCH}*{_LOCK}")):
+        _remove_left(left)
+    lock, descriptor = _locked(parent)
+    try:
+        directory = lock.with_suffix("")
+        directory.mkdir(mode=0o700)
+        yield directory
+    finally:
+        shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _locked(parent: Path) -> tuple[Path, int]:
+    """A new file that this process has locked. Another one may take it for what is left and remove it before that."""
+    while True:
+        path = parent / f"{_SCRATCH}{secrets.token_hex(8)}{_LOCK}"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(descriptor).st_nlink:
+                return path, descriptor
+        os.close(descriptor)
+
+
+def _remove_left(lock: Path) -> None:
+    """Remove a directory and its lock, if they are ours and no process holds the lock."""
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:  # it has just ended, or is of another user
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # its process lives
+        return
+    else:
+        if os.fstat(descriptor).st_uid == os.geteuid():
+            shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+            lock.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
 
 
 def _put(repository: Repository, file: StoredFile, path: Path) -> None:
@@ -250,7 +304,7 @@ def _apply(engine: RocksEngine, prefix: bytes, name: str, first: int, records: l
         batches: list[Writes] = []
         for data in records[begin : begin + _APPLIED_AT_ONCE]:
             applied += 1
-            entry = decode_entry(name, applied, data) if data[8] == REGULAR else NO_WRITES
+            entry = decode_record(name, applied, data)
             batches += [*entry, {keys.applied(prefix): keys.u64(applied)}]
             if entry.now_ms:
                 batches.append({keys.log_time(prefix): keys.u64(entry.now_ms)})

@@ -113,6 +113,5 @@ async def follow(
         except BackupError:
             raise
         except MetadError as error:
-            waits(error)
-            await asyncio.sleep(every_s)  # the next round asks again
+            waits(error)  # the next round asks again
         await asyncio.sleep(max(0.0, begun_s + every_s - time.monotonic()))

@@ -17,7 +17,7 @@ from metad.state.cluster.declarations import read_tables
 from metad.state.moving.restoring import KEPT_ROWS
 from metad.state.moving.slot_migration import translated
 from metad.storage import keys
-from metad_client.watch.event import Shapes
+from metad_client.watch.event import Shape, Shapes
 from metad_wire.families import FAMILIES
 from metad_wire.table import ROWS, TABLES, moving_rows
 from metad_wire.tables.broker import BROKER
@@ -88,7 +88,7 @@ class Shown:
             if part is self._copy.metadata:
                 rows = [*rows, *(row for row, one in ROWS.items() if one.kind == part.group.kind and not one.moves)]
             for row in rows:
-                if row not in ROWS[row].shows and row != _RECORD and not _is_plain(row):
+                if not _is_shown(row):
                     continue
                 begin = b""
                 if row == _RECORD and table is not None:
@@ -104,8 +104,18 @@ class Shown:
         if row == _RECORD:
             return self._shapes.of(row, key[1:]).table
         table = ROWS[row]
-        names = {byte: name for name, byte in table.rows.items()}
-        return table.name if len(table.rows) == 1 or len(table.shows) == 1 else f"{table.name}.{names[row]}"
+        return table.name if len(table.rows) == 1 or len(table.shows) == 1 else f"{table.name}.{_name_of(row)}"
+
+    def difference(self, what: str, row: int, key: bytes) -> Difference:
+        """Say which record of this backup a row is of."""
+        if not _is_shown(row):  # of an index, or one that a group keeps for itself
+            return Difference(what, ROWS[row].name, _name_of(row), {"bytes": key[1:]})
+        if _is_plain(row):  # its fields stand in the value
+            _, value = next(self._copy.rows(self._copy.metadata, row, key[1:]))[0]
+            found = self._found(row, key, value)
+            return Difference(what, found.table, found.row, found.key)
+        shape = self._shapes.of(row, key[1:])
+        return Difference(what, shape.table, shape.row, _fields(shape, key))
 
     def _found(self, row: int, key: bytes, value: bytes) -> Found:
         if _is_plain(row):
@@ -113,9 +123,20 @@ class Shown:
             record = msgspec.msgpack.decode(value, type=table.record)
             return Found(table.name, "", {name: getattr(record, name) for name in table.key}, record)
         shape = self._shapes.of(row, key[1:])
-        named = shape.key(key[1:])
-        fields = {} if named is None else msgspec.structs.asdict(named)
-        return Found(shape.table, shape.row, fields, shape.record(value))
+        return Found(shape.table, shape.row, _fields(shape, key), shape.record(value))
+
+
+def _fields(shape: Shape, key: bytes) -> dict[str, Any]:
+    named = shape.key(key[1:])
+    return {} if named is None else msgspec.structs.asdict(named)
+
+
+def _name_of(row: int) -> str:
+    return next(name for name, byte in ROWS[row].rows.items() if byte == row)
+
+
+def _is_shown(row: int) -> bool:
+    return row in ROWS[row].shows or row == _RECORD or _is_plain(row)
 
 
 def _is_plain(row: int) -> bool:
@@ -131,6 +152,18 @@ def _has(found: Found, value: bytes, text: str) -> bool:
 # --- two backups ------------------------------------------------------------------------------------------------------
 
 
+class Difference(NamedTuple):
+    """A row that two backups do not have in common."""
+
+    what: str
+    """``only_first``, ``only_second`` or ``differ``."""
+    table: str
+    row: str
+    """Of those that a record of the table is kept in."""
+    key: dict[str, Any]
+    """As :class:`Found` has it; of a row that no listing shows its ``bytes``."""
+
+
 class Compared(NamedTuple):
     """What two backups have in common."""
 
@@ -140,8 +173,8 @@ class Compared(NamedTuple):
     only_second: int
     differ: int
     """Of one key, with other values."""
-    differences: list[tuple[str, str, bytes]]
-    """(which of the three, the table, the key) of the first of them."""
+    differences: list[Difference]
+    """The first of them."""
 
 
 def compared(one: Copy, other: Copy) -> Compared:
@@ -149,7 +182,8 @@ def compared(one: Copy, other: Copy) -> Compared:
     checksums; only rows of others are held in memory."""
     first, second = _sums(one, other), _sums(other, one)
     counts: Counter[str] = Counter()
-    differences: list[tuple[str, str, bytes]] = []
+    differences: list[Difference] = []
+    mine_shown, others_shown = Shown(one), Shown(other)
     unlike: defaultdict[int, set[int]] = defaultdict(set)
     for at in first.keys() | second.keys():
         if first.get(at) == second.get(at):
@@ -164,7 +198,7 @@ def compared(one: Copy, other: Copy) -> Compared:
                 what = "rows"
             counts[what] += 1
             if what != "rows" and len(differences) < _DIFFERENCES_MAX:
-                differences.append((what, ROWS[row].name, key))
+                differences.append((others_shown if what == "only_second" else mine_shown).difference(what, row, key))
     return Compared(counts["rows"], counts["only_first"], counts["only_second"], counts["differ"], differences)
 
 

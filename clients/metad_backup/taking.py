@@ -17,11 +17,14 @@ from typing import Final, NamedTuple
 
 from metad_client import Client, MetadError
 from metad_wire.cluster import MapReply
+from metad_wire.messages import StatusReply
 from metad_wire.operator import backup as bak
 
 from .repository import FORMAT, BackupError, Manifest, NodeCopy, Repository, StoredFile, Unfinished
 
 _BEGIN_S: Final = 60.0  # the node waits for its groups, then flushes
+_STATUS_S: Final = 3.0
+"""A node that has not said by then how it is counts as away."""
 _NOTED_FILES: Final = 16
 """After so many files it is noted which are here."""
 
@@ -38,21 +41,21 @@ class Progress(NamedTuple):
 Tell = Callable[[Progress], None]
 
 
-def nodes_for(known: MapReply, before: Collection[str] = ()) -> dict[str, list[str]]:
-    """Nodes that together have all groups, and for which groups each counts: few, rather those that were read
-    ``before``, and those that lead few."""
+def nodes_for(known: MapReply, there: Collection[str], before: Collection[str] = ()) -> dict[str, list[str]]:
+    """Nodes that are ``there`` and together have all groups, and for which groups each counts: few, rather those that
+    were read ``before``, and those that lead few. Raises BackupError."""
     assert known.map is not None
     led = Counter(known.leaders.values())
     have: dict[str, set[str]] = {}
     for record in known.map.groups:
-        for node in record.replicas:
+        for node in {*record.replicas}.intersection(there):
             have.setdefault(node, set()).add(record.group_id.name)
     left = {record.group_id.name for record in known.map.groups}
     chosen: dict[str, list[str]] = {}
     while left:
-        node = max(have, key=lambda one: (len(have[one] & left), one in before, -led[one], one))
-        if not have[node] & left:
-            raise BackupError(f"no node has {', '.join(sorted(left))}")
+        node = max(have, key=lambda one: (len(have[one] & left), one in before, -led[one], one), default="")
+        if not have.get(node, set()) & left:
+            raise BackupError(f"no node that answers has {', '.join(sorted(left))}")
         chosen[node] = sorted(have[node] & left)
         left -= have[node]
     return chosen
@@ -90,19 +93,26 @@ async def take(
         raise BackupError("the cluster is not formed yet")
     id_ = secrets.token_hex(8)
     begun: dict[str, bak.BackupBegun] = {}
+    complete = ""
     earlier = await asyncio.to_thread(repository.backups)
-    chosen = nodes_for(known, {node.node_id for node in earlier[-1].nodes} if earlier else ())
+    there = [
+        node
+        for node, status in (await m.cluster.statuses(deadline_s=_STATUS_S)).items()
+        if isinstance(status, StatusReply) and not status.failing
+    ]
+    chosen = nodes_for(known, there, {node.node_id for node in earlier[-1].nodes} if earlier else ())
     try:
         for node in chosen:
             begun[node] = await m.backups.checkpoint(node, id_, stale=stale, deadline_s=_BEGIN_S)
         copy = _Copy(m, repository, id_, begun, _Pace(bytes_per_s), tell)
         nodes = [await copy.node(node, chosen[node]) for node in chosen]
+        manifest = Manifest(FORMAT, id_, taken_ms, known.map.cluster_id, nodes, copy.copied_bytes)
+        await asyncio.to_thread(repository.finish, manifest)
+        complete = manifest.name
     finally:
         for node in begun:
             with contextlib.suppress(MetadError):  # it drops what nobody reads
-                await m.backups.drop(node, id_)
-    manifest = Manifest(FORMAT, id_, taken_ms, known.map.cluster_id, nodes, copy.copied_bytes)
-    await asyncio.to_thread(repository.finish, manifest)
+                await m.backups.drop(node, id_, backup=complete)
     return manifest
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
+import logging
 from pathlib import Path
 from typing import Final
 
-from metad.embedded import cluster
+from metad.embedded import serve
 from metad_client import Client, connect
 
-from .copies import Copy, opened
+from .copies import Copy, opened, scratch_directory
 from .repository import Repository
 from .restoring import Done, Tell, restore
 from .showing import Compared, compared
@@ -22,9 +22,10 @@ _GROUPS: Final = {"data": 2, "offset": 1}
 
 async def verify(copy: Copy, tell: Tell, scratch: Path | None = None) -> Compared:
     """Restore a backup into a node on this machine, and compare what that has then. Raises BackupError, MetadError."""
-    with tempfile.TemporaryDirectory(prefix="metad-verify-", dir=scratch) as directory:
-        place = Path(directory)
-        async with cluster(1, place / "node", fsync=False, groups=_GROUPS) as node, connect(node.url) as m:
+    logging.getLogger("metad").addHandler(logging.NullHandler())  # what the node says is of no use here
+    with scratch_directory(scratch) as place:
+        # In this process, so that it ends with it, however that ends.
+        async with serve(place / "node", fsync=False, groups=_GROUPS) as node, connect(node.url) as m:
             _, found = await proven(m, copy, Repository(str(place / "backups"), create=True), scratch=place, tell=tell)
             return found
 

@@ -73,6 +73,7 @@ from metad_wire.messages import (
     Will,
 )
 from metad_wire.operator.backup import BackupBegun, BackupEntries, BackupFile, BackupGroup, Restore, Restored
+from metad_wire.operator.settings import NodeSetting, SettingsReply
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.access import (
     AuditEntry,
@@ -401,6 +402,7 @@ __all__ = [
     "NoReplicaError",
     "NoRoomError",
     "NodeRecord",
+    "NodeSetting",
     "NotFoundError",
     "NotFreshError",
     "NotLeaderError",
@@ -482,6 +484,7 @@ __all__ = [
     "SessionUpdateItem",
     "Sessions",
     "Setting",
+    "SettingsReply",
     "ShrinkError",
     "SlotMove",
     "SlowReaderError",

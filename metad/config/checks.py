@@ -11,7 +11,7 @@ from metad_wire.cluster import GROUP_KINDS
 
 from ..errors import ConfigError
 from . import addresses
-from .declarations import MIB, Config, RaftConfig, Section
+from .declarations import MIB, SETTINGS, Config, RaftConfig, value_in
 
 REGION_BYTES_MAX: Final = 64
 REPLICAS_MAX: Final = 15
@@ -68,26 +68,20 @@ def _choices(config: Config) -> Iterator[str]:
         yield f"log_level: {config.log_level!r} is not one of debug, info, warning, error"
 
 
-_MAY_BE_ZERO = ("linger_ms", "consumer_group_ms", "lease_ms", "step_down_ms", "returning_per_s", "low_room_share")
+_MAY_BE_ZERO = ("commit.linger_ms", "raft.lease_ms", "raft.step_down_ms")
 
 
 def _numbers(config: Config) -> Iterator[str]:
-    if config.storage.low_room_share > 0.5:
-        yield "storage.low_room_share: at most 0.5, half of the disk"
-    for name in Config.__struct_fields__:
-        section = getattr(config, name)
-        if not isinstance(section, Section):
+    for key, declared in SETTINGS.items():
+        if declared.type not in (int, float):
             continue
-        for field in section.__struct_fields__:
-            value = getattr(section, field)
-            if not isinstance(value, int | float) or isinstance(value, bool):
-                continue
-            if value < (0 if field in _MAY_BE_ZERO else 1):
-                yield f"{name}.{field}: {value} is too small"
-            elif not value <= _NUMBER_MAX:  # in this form it is also true of nan
-                yield f"{name}.{field}: {value} is too large"
-    if not 0 <= config.drain_timeout_ms <= _NUMBER_MAX:
-        yield "drain_timeout_ms: must not be negative, nor without end"
+        value, live = value_in(config, key), declared.live
+        least = live.least if live is not None else 0 if key in _MAY_BE_ZERO else 1
+        most = live.most if live is not None else _NUMBER_MAX
+        if value < least:
+            yield f"{key}: {value} is too small: at least {least:,}"
+        elif not value <= most:  # in this form it is also true of nan
+            yield f"{key}: {value} is too large: at most {most:,}"
     for kind in GROUP_KINDS:
         if getattr(config.groups, kind) > 1024:
             yield f"groups.{kind}: at most 1024, the number of slots"

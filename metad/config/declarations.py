@@ -1,13 +1,29 @@
 """The settings of a node: frozen, keyword-only, every field documented here and nowhere else.
 
-Sizes are bytes, times milliseconds, as the names say.
+Sizes are bytes, times milliseconds, as the names say. One that is :class:`Live` may be set while the node runs
+(``metadctl settings``); to change any other the node has to be started again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+
 import msgspec
 
 MIB = 1024 * 1024
+_BYTES_MOST = 1024 * 1024 * MIB
+_DAY_MS = 86_400_000
+
+
+class Live(NamedTuple):
+    """Marks a setting that may change while the node runs, with its bounds, which hold in a file, too."""
+
+    least: float = 0
+    most: float = 0
+    """0, as ``least``: it is no number."""
+    alike: bool = False
+    """All nodes should have the same: clients, or the cluster, notice which node they are at."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,21 +47,23 @@ class StorageConfig(Section, frozen=True):
     row_cache_bytes: int = 96 * MIB
     """Cache of rows that commands read before they write them (key-value records, offsets), shared by the groups of a
     node."""
-    log_retained_bytes: int = 96 * MIB
+    log_retained_bytes: Annotated[int, Live(1, _BYTES_MOST)] = 96 * MIB
     """After the log has grown by this much, the node flushes the state and truncates the log behind it."""
-    watch_retained_bytes: int = 256 * MIB
+    watch_retained_bytes: Annotated[int, Live(1, _BYTES_MOST)] = 256 * MIB
     """Bytes of a group's log that are kept for open watches that are behind. Beyond it the log is truncated all the
     same, and such a watch goes on from a snapshot."""
-    low_room_bytes: int = 512 * MIB
+    low_room_bytes: Annotated[int, Live(1, _BYTES_MOST)] = 512 * MIB
     """The low-water mark of the disk of ``data_dir``: with less room, what takes more is refused (``no_room``), while
     deletes, reads and whatever ends by itself go on. A tenth of the disk, if that is less; ``low_room_share`` may make
     it more. Once the disk has less room than 16 times as much, the node keeps a file ``reserve`` beside its data, of a
     quarter of the mark and as much as a start has to write again of the log. A start that finds no room deletes it."""
-    low_room_share: float = 0.0
+    low_room_share: Annotated[float, Live(0, 0.5)] = 0.0
     """The mark as a share of the disk: 0.05 is one byte in twenty, and 0.5 the most. The greater of the two marks
     counts. 0: only ``low_room_bytes``."""
-    watch_retained_ms: int = 600_000
+    watch_retained_ms: Annotated[int, Live(1, 30 * _DAY_MS)] = 600_000
     """For how long the log is kept for a watch that is behind."""
+    compare_every_ms: Annotated[int, Live(1, _DAY_MS)] = 1_000
+    """How often a node compares a part, of 2,048 rows, of a group that it leads with what the other replicas have."""
 
 
 class GroupsConfig(Section, frozen=True):
@@ -72,49 +90,49 @@ class LimitsConfig(Section, frozen=True):
     costs milliseconds. Further ones wait: over TCP in the kernel's queue, over QUIC with a Retry."""
     connection_window_bytes: int = 32 * MIB
     """Unanswered request bytes of one connection."""
-    in_flight_bytes_max: int = 128 * MIB
+    in_flight_bytes_max: Annotated[int, Live(4 * MIB, _BYTES_MOST)] = 128 * MIB
     """Unanswered request bytes of all connections together, plus what the requests and their items take in memory."""
-    unfinished_bytes_max: int = 24 * MIB
+    unfinished_bytes_max: Annotated[int, Live(4 * MIB, _BYTES_MOST)] = 24 * MIB
     """Bytes of unfinished request frames on all connections together. Beyond it connections take turns, and the one
     whose turn it is has the link to itself. While others wait, a connection that sends less than 16 KiB in a
     tenth of a second of its turn, or needs more than five seconds for a frame, is closed (``overloaded``). The default
     has room for two batches of 10 MB."""
-    unbegun_bytes_max: int = 24 * MIB
+    unbegun_bytes_max: Annotated[int, Live(4 * MIB, _BYTES_MOST)] = 24 * MIB
     """Bytes of requests on all connections together that have come and are not begun, because others have their turn.
     Holders share it, and the connections of each. What does not fit is turned away (``overloaded``)."""
-    unsent_bytes_max: int = 24 * MIB
+    unsent_bytes_max: Annotated[int, Live(4 * MIB, _BYTES_MOST)] = 24 * MIB
     """Bytes of replies on all connections together that the clients have not read. Beyond it long replies are refused,
     and connections that do not read are closed."""
     frame_bytes_max: int = 16 * MIB
     """Size of one frame."""
-    handshake_timeout_ms: int = 5_000
+    handshake_timeout_ms: Annotated[int, Live(1, _DAY_MS)] = 5_000
     """A connection whose handshake takes longer is closed."""
     idle_timeout_ms: int = 60_000
     """A connection that has sent nothing for this long is closed. Clients ping three times in it."""
-    write_stall_timeout_ms: int = 10_000
+    write_stall_timeout_ms: Annotated[int, Live(1, _DAY_MS)] = 10_000
     """A connection that does not read its replies for this long is closed."""
-    slow_ms: int = 1_000
+    slow_ms: Annotated[int, Live(0, _DAY_MS)] = 1_000
     """A request of a client that takes longer is slow: the log says so, once a minute for each method, and ``metadctl
     slow`` shows what it waited for. 0: none is."""
-    watch_streams_max: int = 20_000
+    watch_streams_max: Annotated[int, Live(1, 10_000_000)] = 20_000
     """Streams of watches on this node. A watch has one for each group of its tables' kinds."""
-    connection_watch_streams_max: int = 4_096
+    connection_watch_streams_max: Annotated[int, Live(1, 10_000_000)] = 4_096
     """Streams of watches on one connection."""
-    watch_held_bytes_max: int = 16 * MIB
+    watch_held_bytes_max: Annotated[int, Live(1, _BYTES_MOST)] = 16 * MIB
     """Bytes of changes that are ready for all watches together and not sent yet. A watch that finds no room reads them
     from the log later."""
-    watch_silence_ms: int = 10_000
+    watch_silence_ms: Annotated[int, Live(1, _DAY_MS)] = 10_000
     """A replica that has not heard its leader for this long although it should have ends its watches, so that they go
     on elsewhere."""
-    returning_per_s: int = 0
+    returning_per_s: Annotated[int, Live(0, 100_000_000)] = 0
     """How many items per second may come back to this node at most, of requests that it has turned away because it was
     busy. 0: as many as it answers when it is busy, which it measures."""
-    queue_ms: int = 10_000
+    queue_ms: Annotated[int, Live(1, _DAY_MS, alike=True)] = 10_000
     """How long a request may wait in front of its group, by the rate at which the group was served lately. One that
     would wait longer, or longer than its own deadline, is turned away at once. So is one that could not begin for this
     time, or for half of its deadline. Fences, changes of the cluster and
     keep-alives go before records, and each tenant has its share, so neither waits for a storm of others."""
-    deadline_default_ms: int = 30_000
+    deadline_default_ms: Annotated[int, Live(1, _DAY_MS, alike=True)] = 30_000
     """Deadline of a request that gives none."""
 
 
@@ -163,7 +181,7 @@ class ClusterConfig(Section, frozen=True):
     replicas: int = 3
     """Voters that every group should have, if there are as many machines. Counts when the cluster forms, and is part of
     the cluster map from then on: ``metadctl groups rebalance --replicas N`` changes it there."""
-    features_after_ms: int = 3_600_000
+    features_after_ms: Annotated[int, Live(1, 365 * _DAY_MS, alike=True)] = 3_600_000
     """After an upgrade: for how long all nodes must know a new feature, and be connected, before it is switched on for
     ever. Until then nodes may go back to the version before. ``metadctl features hold`` and ``allow`` change that."""
 
@@ -259,15 +277,15 @@ class ExpiryConfig(Section, frozen=True):
     amnesty_ms: int = 10_000
     """For how long nothing is over, whatever its deadline, after a node begins to lead a group, takes slots over, finds
     its calendar set, or could not keep up: clients may not have reached it in time."""
-    sessions_per_s: int = 5_000
+    sessions_per_s: Annotated[int, Live(1, 10_000_000)] = 5_000
     """How many sessions this node ends per second at most, in all groups that it leads. It ends fewer while it has
     other work: after each batch it rests for four times as long as the batch took, or for about a second."""
     batch_sessions: int = 25
     """How many of them it ends at once; nobody else is served meanwhile, for under a millisecond."""
-    will_keep_s: int = 7 * 86_400
+    will_keep_s: Annotated[int, Live(1, 10 * 365 * 86_400, alike=True)] = 7 * 86_400
     """For how many seconds a will that is due waits for a broker that publishes it. Then it is dropped, and the log
     says so. Long before, a warning in the log says that wills wait."""
-    consumer_group_ms: int = 0
+    consumer_group_ms: Annotated[int, Live(0, 3_650 * _DAY_MS, alike=True)] = 0
     """For how long a consumer group without members may commit nothing before everything of it is deleted: its offsets,
     and its generation. 0: for ever."""
 
@@ -294,10 +312,10 @@ class Config(Section, frozen=True):
     joins. A data directory remembers its cluster, and nodes of another cluster are refused."""
     fsync: bool = True
     """False acknowledges writes before they are on disk: only to measure the cost of durability."""
-    drain_timeout_ms: int = 10_000
+    drain_timeout_ms: Annotated[int, Live(0, _DAY_MS)] = 10_000
     """On SIGTERM, the time limit for handing over the groups that the node leads and for answering requests already
     received."""
-    log_level: str = "info"
+    log_level: Annotated[str, Live()] = "info"
     """debug, info, warning or error. Logs are JSON lines on stderr."""
     storage: StorageConfig = StorageConfig()
     """See below."""
@@ -317,3 +335,60 @@ class Config(Section, frozen=True):
     """See below."""
     expiry: ExpiryConfig = ExpiryConfig()
     """See below."""
+
+
+OF_ONE_NODE: Final = (
+    frozenset({"listen", "quic", "http", "data_dir", "node_id"})
+    | {f"cluster.{field}" for field in ("listen", "advertise", "advertise_clients", "advertise_quic", "region", "join")}
+    | {f"security.{field}" for field in ("certificate", "key", "ca", "tokens_file", "jwt_keys_file")}
+)
+"""Settings in which the nodes of a cluster differ, or where they name files of one machine."""
+
+
+class Declared(NamedTuple):
+    """What there is to know of a setting before it has a value."""
+
+    key: str
+    """Its section and its name: ``limits.slow_ms``."""
+    type: Any
+    default: Any
+    live: Live | None
+    """None: the node has to be started again."""
+
+
+def _declared() -> dict[str, Declared]:
+    defaults, found = Config(), list[Declared]()
+    for name in Config.__struct_fields__:
+        section = getattr(defaults, name)
+        within = f"{name}." if isinstance(section, Section) else ""
+        place = section if within else defaults
+        hints = get_type_hints(type(place), include_extras=True)
+        for field in section.__struct_fields__ if within else (name,):
+            hint = hints[field]
+            marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+            live = next((mark for mark in marks if isinstance(mark, Live)), None)
+            plain = get_args(hint)[0] if marks else hint
+            found.append(Declared(f"{within}{field}", plain, getattr(place, field), live))
+    return {one.key: one for one in found}
+
+
+SETTINGS: Final = _declared()
+"""All settings, by key, in the order of the reference."""
+
+
+def value_in(config: Config, key: str) -> Any:
+    """What a configuration has for a setting."""
+    section, _, field = key.rpartition(".")
+    return getattr(getattr(config, section) if section else config, field)
+
+
+def replaced(config: Config, values: Mapping[str, Any]) -> Config:
+    """Return a configuration with these values, by key."""
+    for key, value in values.items():
+        section, _, field = key.rpartition(".")
+        if section:
+            made = msgspec.structs.replace(getattr(config, section), **{field: value})
+            config = msgspec.structs.replace(config, **{section: made})
+        else:
+            config = msgspec.structs.replace(config, **{field: value})
+    return config

@@ -6,11 +6,12 @@ Only the command reads the environment. It passes the variables to :func:`overri
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from ..errors import ConfigError
-from .declarations import Config
+from .declarations import SETTINGS
 
 VARIABLES: Final = {
     "METAD_NODE_ID": "node_id",
@@ -36,6 +37,13 @@ VARIABLES: Final = {
     "METAD_PLAINTEXT": "security.plaintext",
 }
 """Variable -> key."""
+_TIMES_S: Final = {"s": 1, "min": 60, "h": 3_600, "d": 86_400}
+_UNITS: Final = {
+    "_ms": {"ms": 1, **{unit: 1_000 * size for unit, size in _TIMES_S.items()}},
+    "_s": _TIMES_S,
+    "_bytes": {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40},
+}
+"""By the end of a setting's name."""
 _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -46,7 +54,7 @@ def overrides_of(environment: Mapping[str, str]) -> dict[str, Any]:
         if text := environment.get(variable, ""):
             section, _, field = key.rpartition(".")
             table = found.setdefault(section, {}) if section else found
-            table[field] = _value(variable, text, _default(section, field))
+            table[field] = value_of(variable, key, text)
     return found
 
 
@@ -57,22 +65,39 @@ def unknown_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: names[0] for name, names in like.items() if names}
 
 
-def _default(section: str, field: str) -> Any:
-    return getattr(getattr(Config(), section) if section else Config(), field)
-
-
-def _value(variable: str, text: str, default: Any) -> Any:
-    """The text as a value of the type of the default."""
+def value_of(what: str, key: str, text: str) -> Any:
+    """A text as a value of the type of a setting: ``64MiB``, ``30s`` or a plain number in the unit of its name. Raises
+    ConfigError, which begins with ``what``."""
+    default = SETTINGS[key].default
     if isinstance(default, bool):
         if text.lower() not in _TRUTHS:
-            raise ConfigError(f"{variable}: {text!r} is neither true nor false")
+            raise ConfigError(f"{what}: {text!r} is neither true nor false")
         return _TRUTHS[text.lower()]
+    if isinstance(default, int | float):
+        return _number(what, key, text, whole=isinstance(default, int))
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if isinstance(default, list):
         return parts
     if isinstance(default, dict):
         pairs = [part.partition("=") for part in parts]
         if not all(name and equals and value for name, equals, value in pairs):
-            raise ConfigError(f"{variable}: {text!r} is not NAME=VALUE,...")
+            raise ConfigError(f"{what}: {text!r} is not NAME=VALUE,...")
         return {name.strip(): value.strip() for name, _, value in pairs}
     return text
+
+
+def _number(what: str, key: str, text: str, *, whole: bool) -> int | float:
+    name = key.removesuffix("_max")
+    units = next((sizes for end, sizes in _UNITS.items() if name.endswith(end) and not name.endswith("per_s")), {})
+    found = re.fullmatch(r"(-?[0-9][0-9_]{0,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)", text.strip())
+    if found is None or (found[2] and found[2] not in units):
+        known = f", as in {', '.join(f'2{unit}' for unit in units)}" if units else ""
+        raise ConfigError(f"{what}: {text!r} is no number{known}")
+    number = float(found[1]) * units.get(found[2], 1)
+    if not whole:
+        return number
+    if "." not in found[1]:
+        return int(found[1]) * units.get(found[2], 1)
+    if number != int(number):
+        raise ConfigError(f"{what}: {text!r} is no whole number")
+    return int(number)

@@ -7,13 +7,15 @@ import tomllib
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from ..errors import ConfigError
 from .checks import problems, validated
-from .declarations import Config, Section
+from .declarations import SETTINGS, Config, Section
+
+_SECTIONS = {key.partition(".")[0] for key in SETTINGS if "." in key}
 
 
 def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
@@ -23,6 +25,42 @@ def load_config(path: Path | None, overrides: Mapping[str, Any]) -> Config:
     for problem in _misfits(settings):
         raise ConfigError(f"{path or 'configuration'}: {problem}")
     return validated(msgspec.convert(settings, Config))
+
+
+class Origins(NamedTuple):
+    """Where a configuration is from."""
+
+    file: str = ""
+    """Empty: there is none."""
+    given: Mapping[str, str] = {}
+    """Setting -> ``file``, ``environment`` or ``flag``."""
+
+
+NOWHERE: Final = Origins()
+"""Of a program's settings."""
+
+
+def origins_of(path: Path | None, environment: Mapping[str, Any], flags: Mapping[str, Any]) -> Origins:
+    """Where each setting of :func:`load_config` is from. Raises :class:`ConfigError`."""
+    given: dict[str, str] = {}
+    for source, settings in (
+        ("file", {} if path is None else read(path)),
+        ("environment", environment),
+        ("flag", flags),
+    ):
+        given |= dict.fromkeys(flat(settings), source)
+    return Origins("" if path is None else str(path), given)
+
+
+def flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a file by their keys, as ``limits.slow_ms``. What is no section stays as it is."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and name in _SECTIONS:
+            found.update((f"{name}.{field}", inner) for field, inner in value.items())
+        else:
+            found[name] = value
+    return found
 
 
 def problems_in(settings: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ import msgspec
 
 from metad_wire.described import texts
 
-from .declarations import Config, Section
+from .declarations import SETTINGS, Config, Section
 from .environment import VARIABLES
 from .files import toml
 
@@ -24,14 +24,27 @@ def reference() -> str:
     for title, section in _sections():
         if title:
             lines += [f"## `[{title}]`", "", _text(section), ""]
-        lines += ["| key | default | what it does |", "| --- | --- | --- |"]
+        lines += ["| key | default | while it runs | what it does |", "| --- | --- | --- | --- |"]
         for field, default, text in _fields(section):
-            lines.append(f"| `{field}` | `{msgspec.json.encode(default).decode()}` | {text} |")
+            live = _live(f"{title}.{field}" if title else field)
+            lines.append(f"| `{field}` | `{msgspec.json.encode(default).decode()}` | {live} | {text} |")
         lines.append("")
+    lines += ["## While a node runs", "", _WHILE_IT_RUNS, ""]
     lines += ["## Environment variables", "", _ENVIRONMENT, "", "| variable | key |", "| --- | --- |"]
     lines += [*(f"| `{variable}` | `{key}` |" for variable, key in VARIABLES.items()), ""]
     return "\n".join(lines)
 
+
+def _live(key: str) -> str:
+    """How a setting may be set while a node runs; empty if a restart is needed."""
+    live = SETTINGS[key].live
+    return "" if live is None else f"{live.least:,} to {live.most:,}" if live.most else "yes"
+
+
+_WHILE_IT_RUNS = """\
+``metadctl settings set NODE|all SETTING VALUE`` sets what has bounds, or yes, in the column *while it runs*. It counts
+at once, over file, environment and flags, and after each start: the node keeps it in ``settings.toml`` in ``data_dir``
+until ``metadctl settings unset``. All else needs a restart."""
 
 _ENVIRONMENT = """\
 ``metad serve`` reads these, for containers. A variable wins over the file, and a flag over the variable. An empty
@@ -50,6 +63,8 @@ def sample() -> str:
         for field, default, text in _fields(section):
             variable = variables.get(f"{title}.{field}" if title else field)
             said = f"{text} Environment: {variable}." if variable else text
+            if SETTINGS[f"{title}.{field}" if title else field].live is not None:
+                said += " May be set while the node runs."
             lines += ["", *_comment(said), f"#{field} = {toml(default)}"]
     return "\n".join([*lines, ""])
 

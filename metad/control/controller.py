@@ -99,7 +99,7 @@ class Controller:
         self._announced_s = self._tended_s = self._shared_s = float("-inf")
         self._return_budget = ReturnBudget()
         self._totals = TenantTotals()
-        self._switches = Switches(config.node_id, config.cluster.features_after_ms)
+        self.switches = Switches(config.node_id, config.cluster.features_after_ms)
         self._tending = False
         self._retiring: set[GroupId] = set()  # replicas that should not be here, and are asked about
 
@@ -159,8 +159,8 @@ class Controller:
         self._brokers.follow(groups.map)
         self._tend(groups.map, now_s)
         if not self.leads_metadata:
-            self._switches.forget()
-        elif due := self._switches.due(groups.map, self._host.connected, self._host.features.records, now_s):
+            self.switches.forget()
+        elif due := self.switches.due(groups.map, self._host.connected, self._host.features.records, now_s):
             self._host.switch(m.Items([FeatureRecord(name, "on") for name in due]), _ignore)
 
     @property

@@ -24,7 +24,7 @@ class Switches:
 
     def __init__(self, me: str, after_ms: int) -> None:
         self._me = me
-        self._after_s = after_ms / 1000
+        self.after_s = after_ms / 1000
         self._ready_s: dict[str, float] = {}
         """By feature: since when all nodes know it and are connected."""
 
@@ -41,7 +41,7 @@ class Switches:
                 self._ready_s.pop(name, None)
                 continue
             ready_s = self._ready_s.setdefault(name, now_s)
-            if now_s - ready_s >= (SETTLED_S if state == "allowed" else max(SETTLED_S, self._after_s)):
+            if now_s - ready_s >= (SETTLED_S if state == "allowed" else max(SETTLED_S, self.after_s)):
                 found.append(name)
         return found
 

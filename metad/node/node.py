@@ -28,6 +28,8 @@ from metad_wire.methods import (
     GROUP_COMPARE,
     GROUP_REBUILD,
     QUOTA_USE,
+    SETTING_SET,
+    SETTINGS,
     STATUS,
     WATCH_OPEN,
     Method,
@@ -43,6 +45,7 @@ from metad_wire.tables.access import AuditEntry, May, Wish
 
 from .. import log_events
 from ..config import Config
+from ..config.files import NOWHERE, Origins
 from ..control.brokers.brokers import Brokers
 from ..control.controller import Controller
 from ..control.host import Done, Host, Source
@@ -83,6 +86,7 @@ from .requests.quotas import Quotas
 from .requests.reads import Reads
 from .requests.requests import Requests
 from .requests.scheduler import Scheduler
+from .settings import Settings
 from .watches.watches import Watches
 from .watches.will_turns import WillTurns
 
@@ -99,7 +103,8 @@ class Node:
     def __init__(
         self, config: Config, stores: Stores, environment: Environment, dial: Dial = nobody_is_dialled
     ) -> None:
-        self.config, self.environment = config, environment
+        self.settings, self.environment = Settings(config, environment, partial(_heed, self)), environment
+        config = self.config = self.settings.config
         self.connections, self._paced, self.closed = 0, 0, False
         self.left: LeftError | None = None
         """That the node has left its cluster, and ends."""
@@ -186,22 +191,21 @@ class Node:
             self._members,
             lambda: environment.call_soon(self.controller.ask_for_returns),
         )
-        self._budget = InFlightBudget(config.limits.in_flight_bytes_max, share)
+        self.budget = InFlightBudget(config.limits.in_flight_bytes_max, share)
         near = self.near = NearReads(
             groups, outbound.call, environment, drift=replicas.timing.drift, enforced=permissions.enforced
         )
         self._reads = Reads(
-            *(self._budget, environment, health, precedence, slices, near),
+            *(self.budget, environment, health, precedence, slices, near),
             frame_bytes_max=config.limits.frame_bytes_max,
         )
-        admission = Admission(items_max=0, wait_max_s=config.limits.queue_ms / 1000)
-        gate = self.gate = Gate(admission, groups, environment, share)
+        gate = self.gate = Gate(_admission(config), groups, environment, share)
         self._statuses.listen(gate.ended)
         self.requests = Requests(
             groups,
             self._scheduler,
             self._reads,
-            self._budget,
+            self.budget,
             share.returns,
             gate,
             environment,
@@ -220,7 +224,7 @@ class Node:
         self._statuses.listen(self._lead_with_room)
         leaders = self.leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self._assignments = Assignments(groups, self.requests, leaders, environment, health)
-        self.comparisons = Comparisons(stores, groups, snapshots, outbound, agenda, environment, health)
+        self.comparisons = Comparisons(stores, groups, snapshots, outbound, agenda, environment, health, config.storage)
         self.migrations = Migrations(MigrationSteps(groups, leaders))
         self.brokers = Brokers(environment, groups, BrokerCalls(self.requests, leaders, dial), standstills.look)
         standstills.listeners += [replicas.overslept, self._overslept, self.brokers.overslept]
@@ -251,15 +255,17 @@ class Node:
         environment: Environment | None = None,
         locked: Callable[[], None] | None = None,
         dial: Dial = nobody_is_dialled,
+        origins: Origins = NOWHERE,
     ) -> Node:
         """Open the stores (or take these), call ``locked``, recover every group; a node without peers serves when this
-        returns. ``dial``: how to learn whether a broker's process lives. Raises :class:`ServerError` where starting
-        would lose data."""
+        returns. ``dial``: how to learn whether a broker's process lives. ``origins``: where the settings are from.
+        Raises :class:`ServerError` where starting would lose data."""
         stores = stores or open_stores(config)
         try:
             if locked is not None:
                 locked()
             node = cls(config, stores, environment or AsyncEnvironment(), dial)
+            node.settings.origins = origins
         except BaseException:
             stores.close()
             raise
@@ -326,6 +332,10 @@ class Node:
             done(encode(self.permissions.may(body, source)))
         elif method is QUOTA_USE:
             done(encode(self.permissions.quotas.use(body)))
+        elif method is SETTINGS:
+            done(encode(self.settings.get(body)))
+        elif method is SETTING_SET:
+            self.settings.set(body, done)
         elif method is COMPACT:
             done(encode(self.compaction.ask(body)))
         elif method is GROUP_COMPARE:
@@ -370,7 +380,7 @@ class Node:
             fsync=self.config.fsync,
             replicas=max((len(d.group.configuration.voters) for d in self.drivers.values()), default=0),
             connections=self.connections,
-            in_flight_bytes=self._budget.held + self._reads.behind_bytes,
+            in_flight_bytes=self.budget.held + self._reads.behind_bytes,
             entries=self._writer.entries,
             syncs=self._writer.syncs,
             groups=self._statuses.all(),
@@ -389,6 +399,7 @@ class Node:
             authorization=self.permissions.enforced,
             certificates=self.certificates(),
             tail=self.groups.meters.tail(),
+            settings=self.settings.unlike_default(),
         )
 
     def _turned_away(self) -> m.TurnedAway:
@@ -628,6 +639,32 @@ class Node:
         self.watches.stop()
         self.snapshots.stop()
         self.backups.stop()
+
+
+def _heed(node: Node, config: Config) -> None:
+    """Have whoever has copied a setting take what counts now."""
+    storage, limits = config.storage, config.limits
+    node.config = config
+    node.checkpoints.log_retained_bytes = storage.log_retained_bytes
+    node.disk_room.config = storage
+    node.disk_room.look()
+    watches = node.watches
+    watches.limits = limits
+    watches.streams.size_max = limits.watch_streams_max
+    watches.retained_bytes = storage.watch_retained_bytes
+    watches.retained_s = storage.watch_retained_ms / 1000
+    watches.mark_bytes = storage.log_retained_bytes // 4
+    node.gate.admission = _admission(config)
+    node.budget.room.size_max = limits.in_flight_bytes_max
+    node.return_share.per_s_max = limits.returning_per_s
+    node.requests.deadline_default_ms = limits.deadline_default_ms
+    node.controller.switches.after_s = config.cluster.features_after_ms / 1000
+    node.sweeps.heed(config.expiry)
+    node.comparisons.every_s = storage.compare_every_ms / 1000
+
+
+def _admission(config: Config) -> Admission:
+    return Admission(items_max=0, wait_max_s=config.limits.queue_ms / 1000)
 
 
 def _tell_recovery(stores: Stores, audit: AuditQueue) -> None:

@@ -71,7 +71,7 @@ class SendBudget:
     """The unread replies of a server."""
 
     def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._held: dict[Replying, _Held] = {}
         self._waiting: dict[Replying, None] = {}
         self._refused = False  # a reply, since the last review
@@ -79,9 +79,9 @@ class SendBudget:
 
     def take(self, holder: Replying, size: int, now_s: float) -> bool:
         """Whether a reply of this size may go to the holder's stream. If so, it counts as held from now on."""
-        if size > SMALL_BYTES and self.held_bytes + size > self._bytes_max:
+        if size > SMALL_BYTES and self.held_bytes + size > self.bytes_max:
             self._measure(now_s)
-            if self.held_bytes and self.held_bytes + size > self._bytes_max:
+            if self.held_bytes and self.held_bytes + size > self.bytes_max:
                 self._refused = True
                 return False
         self._count(holder, self._of(holder, now_s), size)
@@ -89,9 +89,9 @@ class SendBudget:
 
     def has_room(self, now_s: float) -> bool:
         """Whether anything long may go to a stream."""
-        if self.held_bytes >= self._bytes_max:
+        if self.held_bytes >= self.bytes_max:
             self._measure(now_s)
-        return self.held_bytes < self._bytes_max
+        return self.held_bytes < self.bytes_max
 
     def wait(self, holder: Replying) -> None:
         """Have a holder go on, by ``wait_unsent(False)``, once there may be room. It takes requests meanwhile."""
@@ -103,10 +103,10 @@ class SendBudget:
         if not size and holder not in self._held:
             return
         self._look(holder, size, now_s)
-        if size > SMALL_BYTES and self.held_bytes >= self._bytes_max and holder not in self._waiting:
+        if size > SMALL_BYTES and self.held_bytes >= self.bytes_max and holder not in self._waiting:
             self._waiting[holder] = None
             holder.wait_unsent(True)
-        elif self._waiting and self.held_bytes < self._bytes_max:
+        elif self._waiting and self.held_bytes < self.bytes_max:
             self._release()
 
     def forget(self, holder: Replying) -> None:
@@ -152,7 +152,7 @@ class SendBudget:
     def _release(self) -> None:
         for holder in list(self._waiting):
             held = self._held.get(holder)
-            if self.held_bytes < self._bytes_max or held is None or held.size <= SMALL_BYTES:
+            if self.held_bytes < self.bytes_max or held is None or held.size <= SMALL_BYTES:
                 del self._waiting[holder]
                 holder.wait_unsent(False)
 
@@ -256,7 +256,7 @@ class ReceiveBudget:
     """The unfinished frames of a server. ``later`` calls a function after a number of seconds."""
 
     def __init__(self, bytes_max: int, later: Callable[[float, Callable[[], None]], object]) -> None:
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._later = later
         self._begun_s: dict[Receiving, float] = {}  # in the order in which their frames were begun
         self._waiting: dict[Receiving, None] = {}
@@ -279,7 +279,7 @@ class ReceiveBudget:
                 holder.wait_intake(False)
         if held_bytes:
             self._begun_s.setdefault(holder, now_s)
-            if self.held_bytes > self._bytes_max and holder is not self._turn and holder not in self._waiting:
+            if self.held_bytes > self.bytes_max and holder is not self._turn and holder not in self._waiting:
                 self._wait(holder)
                 if self._turn is not None and holder.finished_bytes > self._turn_finished:
                     self._later(_YIELD_S, partial(self._yield, self._turns, self._turn.held_bytes))
@@ -293,7 +293,7 @@ class ReceiveBudget:
         return [holder for holder, begun_s in self._begun_s.items() if now_s - begun_s > _UNFINISHED_S_MAX]
 
     def _admit(self) -> None:
-        if self.held_bytes <= self._bytes_max:
+        if self.held_bytes <= self.bytes_max:
             waiting, self._waiting = self._waiting, {}
             for holder in waiting:
                 holder.wait_intake(False)

@@ -94,7 +94,7 @@ class Connection:
         self._intake = intake
         self._unsent = unsent
         self._access = access
-        self._limits = node.config.limits
+        self.limits = node.config.limits
         self._opened = opened
         self._welcomed = welcomed
         self._closed = closed
@@ -387,7 +387,9 @@ class Connection:
                 return
             if frame.method == WATCH_OPEN.code:
                 if self._watching is None:
-                    self._watching = Watching(self._node.watches, self, self._limits.connection_watch_streams_max)
+                    self._watching = Watching(
+                        self._node.watches, self, lambda: self.limits.connection_watch_streams_max
+                    )
                 self._watching.open(request_id, frame.payload)
                 return
             work = self._node.requests.submit(
@@ -425,7 +427,7 @@ class Connection:
         return self._early and method not in READS
 
     def _welcome(self) -> None:
-        session, limits = self._session, self._limits
+        session, limits = self._session, self.limits
         assert self._stream is not None
         assert session.hello is not None
         try:
@@ -471,7 +473,7 @@ class Connection:
         self._node.requests.meters.answered(method, size, took_s, result)
         session = self._session
         work = self._works.pop(request_id, None)
-        if 0 < self._limits.slow_ms < 1000 * took_s and method not in _WAITS:
+        if 0 < self.limits.slow_ms < 1000 * took_s and method not in _WAITS:
             self._node.requests.note_slow(method, size, took_s, result, self.client or self.peer, work)
         if session.state is State.CLOSED:
             return

@@ -24,6 +24,7 @@ from metad_wire.transport.reload import signature
 
 from .. import log_events
 from ..config import Config
+from ..config.files import NOWHERE, Origins
 from ..errors import ConfigError, ServerError
 from ..logs import event
 from ..node.disk.checkpoints import DiskRoom
@@ -131,6 +132,17 @@ class Server:
             "bytes of requests that are not begun", config.limits.unbegun_bytes_max, ends="the turn of its connection"
         )
         self._unsent = SendBudget(config.limits.unsent_bytes_max)
+        node.settings.listeners.append(self._heed)
+
+    def _heed(self, config: Config) -> None:
+        """Have whoever has copied a setting take what counts now."""
+        limits = config.limits
+        self.config = config
+        self._intake.bytes_max = limits.unfinished_bytes_max
+        self._unbegun.size_max = limits.unbegun_bytes_max
+        self._unsent.bytes_max = limits.unsent_bytes_max
+        for connection in self._connections:
+            connection.limits = limits
 
     @classmethod
     async def start(
@@ -141,14 +153,18 @@ class Server:
         stores: Stores | None = None,
         environment: Environment | None = None,
         locked: Callable[[], None] | None = None,
+        origins: Origins = NOWHERE,
     ) -> Server:
         """Open the node, recover, listen. ``locked`` is called once this process has locked the stores, before
-        recovery. ``stores`` and ``environment`` replace the real ones. Raises :class:`ServerError`."""
+        recovery. ``origins``: where the settings are from. ``stores`` and ``environment`` replace the real ones. Raises
+        :class:`ServerError`."""
         access = Access(config.security, encrypted=network.encrypted)
         where = _where(config, network)
         probe = Probe(network.plain)
-        node = await Node.open(config, stores=stores, environment=environment, locked=locked, dial=probe)
-        server = cls(config, node, network, access, probe)
+        node = await Node.open(
+            config, stores=stores, environment=environment, locked=locked, dial=probe, origins=origins
+        )
+        server = cls(node.config, node, network, access, probe)
         await server._listen_for_clients(where)
         node.presence.serves(server.endpoint, server.quic_endpoint)
         try:
@@ -171,7 +187,7 @@ class Server:
         """Listen for clients that ask for the status of a node which cannot be opened now. Raises
         :class:`ServerError`."""
         node = Node(config, no_stores(config), AsyncEnvironment())
-        node.disk_room = DiskRoom(Path(config.data_dir), (), config.storage, node.environment, node.checkpoints)
+        node.disk_room = DiskRoom(Path(config.data_dir), (), node.config.storage, node.environment, node.checkpoints)
         node.disk_room.start()
         node.health.end(why)
         server = cls(config, node, network, Access(config.security, encrypted=network.encrypted), Probe(network.plain))

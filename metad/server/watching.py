@@ -70,7 +70,7 @@ class _Outlet:
 class Watching:
     """Made with the first watch of a connection."""
 
-    def __init__(self, watches: Watches, sender: Sender, streams_max: int) -> None:
+    def __init__(self, watches: Watches, sender: Sender, streams_max: Callable[[], int]) -> None:
         self._watches = watches
         self._streams_max = streams_max
         self._sender = sender
@@ -78,8 +78,8 @@ class Watching:
 
     def open(self, request_id: int, payload: bytes) -> None:
         """A request for a watch."""
-        if len(self._streams) >= self._streams_max:
-            why = f"this connection has {self._streams_max} watches already (limits.connection_watch_streams_max)"
+        if len(self._streams) >= (most := self._streams_max()):
+            why = f"this connection has {most} watches already (limits.connection_watch_streams_max)"
             self._sender.refuse_stream(request_id, OverloadedError(why))
             return
         outlet = _Outlet(self._sender, request_id, self._ended)

@@ -51,6 +51,12 @@ _checksum = struct.Struct(">I")
 _index = struct.Struct(">Q")
 
 
+HEADER_BYTES = 9
+"""Of a record of the log: its term, and its kind."""
+ENTRY_KIND = 0
+"""The kind of a record that has an entry. Those of other kinds are Raft's own."""
+
+
 def log_metadata(group: bytes) -> bytes:
     """raft/: a group's term, vote and configuration."""
     return group + b"\x00"

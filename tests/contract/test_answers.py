@@ -32,6 +32,7 @@ from metad_wire.errors import (
 from metad_wire.families import FAMILIES
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.operator import backup as bak
+from metad_wire.operator.settings import SetSetting
 from metad_wire.routing import KINDS, split
 from metad_wire.table import ANY_KIND
 from metad_wire.tables import consumer as g
@@ -297,6 +298,7 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
 
 OF_ONE_BODY: dict[str, Any] = {
     "watch.open": WatchOpen([WatchFilter("kv")]),
+    "system.set": SetSetting("limits.slow_ms", "1s"),
     "backup.begin": bak.BackupBegin("b1"),
     "backup.end": bak.BackupEnd("b1"),
     "backup.read": bak.BackupRead("b1", "CURRENT", 0, 1),

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from metad.embedded import Cluster, cluster
-from metad_backup.copies import opened
+from metad_backup.copies import opened, scratch_directory
 from metad_backup.repository import BackupError, Repository
 from metad_backup.restoring import restore
 from metad_backup.taking import take
@@ -170,7 +170,10 @@ def test_the_next_backup_copies_what_has_changed_and_the_oldest_can_go(tmp_path:
     diff = ctl(None, "backup", "diff", f"{tmp_path}/b", first["backup"], "--json")
     found = json.loads(diff.stdout)
     assert (diff.returncode, found["only_first"], found["only_second"], found["differ"]) == (1, 0, 10, 0)
-    assert {one["table"] for one in found["differences"]} == {"kv"}
+    names = sorted(
+        (one["table"], one["row"], one["key"]["namespace"], one["key"]["key"]) for one in found["differences"]
+    )
+    assert names == sorted(("kv", "record", f"n{i % 7}", f"k{i}") for i in range(10))
     assert told(None, "backup", "prune", f"{tmp_path}/b", "--keep", "1")["dropped"] == [first["backup"]]
     assert told(None, "backup", "verify", f"{tmp_path}/b")["rows"] >= 20_010
     counts = {one["table"]: one["records"] for one in told(None, "backup", "ls", f"{tmp_path}/b")["tables"]}
@@ -281,6 +284,10 @@ async def test_a_restore_that_was_killed_goes_on_and_one_that_is_given_up_leaves
             assert [one async for one in c.kv.scan("n1")] == []
             with pytest.raises(ZeroDivisionError):
                 await restore(c, copy, tell=lambda rows: None if rows < 1_500 else 1 / 0)  # type: ignore[arg-type, return-value]
+            seen = await asyncio.to_thread(told, target, "status")
+            restoring = {one["group"]: one["text"] for one in seen["problems"] if one["code"] == "restoring"}
+            assert {*restoring} == {"metadata-0", "offset-0", "data-0", "data-1"}
+            assert f"backup {manifest.id} is being put into it" in restoring["data-0"]
             image = c.image("kv")
             with pytest.raises(TimeoutError):  # what there is of it so far is shown to nobody
                 await asyncio.wait_for(image.caught_up(), 1.5)
@@ -358,3 +365,44 @@ async def test_one_that_breaks_off_is_gone_on_with_and_a_restart_of_the_node_is_
             assert repository.backups() == []
             assert await take(c, repository)
             assert [*(tmp_path / "b" / "unfinished").glob("*")] == []
+
+
+def test_a_leader_that_was_killed_just_before_only_delays_it(tmp_path: Path) -> None:
+    """Once one failed at once: ``conflict: data-0: no leader of data-0 is known``."""
+    with cluster(3, **SMALL) as source:
+        put(source, 0, 200)
+        with client(source) as c:
+            leader = c.cluster.map().leaders["data-0"]
+        source.kill(leader)
+        taken = told(source, "backup", f"{tmp_path}/b", "--timeout", "30")
+        assert taken["nodes"]
+        assert leader not in taken["nodes"]
+        assert taken["stale"] == []
+        wait_until(lambda: told(source, "status")["newest_backup"] is not None, "the audit trail knows of it")
+        newest = told(source, "status", "--backup-older-than", "1h")["newest_backup"]
+        assert (newest["backup"], newest["age_ms"] < 600_000) == (taken["backup"], True)
+        old = [one["code"] for one in told(source, "status", "--backup-older-than", "0s")["problems"]]
+        assert "backup_old" in old
+    (row,) = [row for row in told(None, "backup", "ls", f"{tmp_path}/b")["tables"] if row["table"] == "kv"]
+    assert row["records"] == 200
+
+
+def test_what_a_killed_process_has_left_goes_with_the_next_and_no_running_ones(tmp_path: Path) -> None:
+    begun = "import sys, time, pathlib; from metad_backup.copies import scratch_directory as s\n"
+    begun += (
+        "with s(pathlib.Path(sys.argv[1])) as d:\n  (d / 'f').write_text('x'); print(d, flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", begun, str(tmp_path)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    try:
+        places = [Path(one.stdout.readline().strip()) for one in running if one.stdout is not None]
+        running[0].kill()
+        running[0].wait()
+        with scratch_directory(tmp_path) as mine:
+            assert mine.is_dir()
+            assert [(place / "f").exists() for place in places] == [False, True]
+        assert len([*tmp_path.iterdir()]) == 2, "the directory and the lock of who runs"
+    finally:
+        for one in running:
+            one.kill()
+            one.communicate()

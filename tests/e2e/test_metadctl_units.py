@@ -25,6 +25,8 @@ ASKED: Final = {
     "members --wide": ["--wide"],
     "links": [],
     "events": [],
+    "settings get": ["all", "log_level"],  # most keys end in a unit, as in the file
+    "settings diff": [],
     "slow": [],
     "loud": [],
     "groups": [],
@@ -69,7 +71,7 @@ ASKED: Final = {
 """Commands that only read, each with arguments that find a record."""
 CHANGE: Final = re.compile(
     r"(join|leave|replace|transfer|compact|certs|token|watch|top|contexts|completion)|groups (add|rebalance)"
-    r"|groups consumer (reset|dismiss|delete)"
+    r"|groups consumer (reset|dismiss|delete)|settings (set|unset)"
     r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
     r"|plans (add|drain|rebalance|pause|resume|cancel|delete)|auth (role|drop|grant|revoke|deny|allow)"
     r"|quotas (set|delete)|features (hold|allow)|leases revoke"

@@ -544,7 +544,8 @@ def _section(title: str, text: str, head: str, rows: Iterable[list[str]]) -> Ite
 
 
 _OF_OPERATORS = (
-    *("system.status", "system.activity", "system.events", "system.compact", "session.end_tenant", "session.endings"),
+    *("system.status", "system.activity", "system.events", "system.compact", "system.settings", "system.set"),
+    *("session.end_tenant", "session.endings"),
     *("role.list", "principal.get", "principal.list", "access.may", "audit.list"),
     *(f"tenants.{verb}" for verb in ("end", "keep", "endings", "list", "use")),
     *("quota.list", "quota.use", "feature.list"),

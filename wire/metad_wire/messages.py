@@ -1087,6 +1087,10 @@ class GroupStatus(Message, frozen=True):
     snapshot. Without a majority, of all that were compared."""
     undecided: bool = False
     """Whether there is no such majority."""
+    restoring: str = ""
+    """Id of the backup that is being put into the group, which serves nothing meanwhile; empty: none."""
+    restoring_ms: U63 = 0
+    """For how long."""
 
 
 class Compact(Message, frozen=True):
@@ -1349,6 +1353,8 @@ class StatusReply(Message, frozen=True):
     """Its own and its authority's; empty without encryption."""
     tail: Tail = Tail()
     """How slow it is at what."""
+    settings: dict[str, str] = {}
+    """What it has of the settings in which all nodes should be alike, where that is not the default, as JSON."""
 
 
 # --- what has changed at a node ---

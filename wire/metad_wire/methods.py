@@ -18,6 +18,7 @@ from .method import Method as Method
 from .method import Reply as Reply
 from .method import encode as encode
 from .operator import backup as bak
+from .operator import settings as st
 from .tables import broker, consumer, lease
 from .tables.access import *  # noqa: F403
 from .tables.assignment import *  # noqa: F403
@@ -46,6 +47,24 @@ ACTIVITY = Method(0x000E, "system.activity", m.Activity, m.ActivityReply, Lane.C
 EVENTS = Method(0x074B, "system.events", m.Events, m.EventsReply, Lane.CONTROL, mutates=False, by=By.ANY)
 COMPACT = Method(
     *(0x0762, "system.compact", m.Compact, m.CompactReply, Lane.CONTROL), mutates=False, by=By.ANY, whose=For.ADMINS
+)
+
+SETTINGS = Method(
+    0x0790,
+    "system.settings",
+    st.GetSettings,
+    st.SettingsReply,
+    Lane.CONTROL,
+    mutates=False,
+    by=By.ANY,
+    whose=For.ADMINS,
+)
+SETTING_SET = Method(
+    *(0x0791, "system.set", st.SetSetting, st.SettingsReply, Lane.CONTROL),
+    mutates=False,
+    by=By.ANY,
+    whose=For.ADMINS,
+    repeatable=False,
 )
 
 CLUSTER_MAP = Method(0x0002, "cluster.map", c.MapRequest, c.MapReply, Lane.CONTROL, mutates=False, by=By.ANY)

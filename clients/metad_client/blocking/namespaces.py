@@ -254,6 +254,8 @@ class Cluster(Twin):
     activity = Call(cluster.Cluster.activity)
     events = Call(cluster.Cluster.events)
     compact = Call(cluster.Cluster.compact)
+    settings = Call(cluster.Cluster.settings)
+    set = Call(cluster.Cluster.set)
     transfer = Call(cluster.Cluster.transfer)
     join = Call(cluster.Cluster.join)
     leave = Call(cluster.Cluster.leave)

@@ -16,8 +16,8 @@ from ..client import Client
 from ..errors import MetadError
 from . import people
 from .grammar import Arguments, Commands, count
-from .looking import STATUS_S
-from .printing import Printer
+from .looking import STATUS_S, answered, raise_failed
+from .printing import Printer, progress
 
 _KINDS: Final = ("tenants", "clients", "brokers", "keys")
 
@@ -45,17 +45,12 @@ async def _compact(m: Client, a: Arguments, printer: Printer) -> None:
     """Begin, and look until all have ended. A node that goes on after that needs nobody to look."""
     nodes = () if a.node == "all" else (a.node,)
     found = await m.cluster.compact(nodes=nodes)
-    told: dict[str, int] = {}
-    while any(isinstance(one, CompactReply) and one.running for one in found.values()):
-        for node, one in found.items():
-            if isinstance(one, CompactReply) and told.get(node) != one.done:
-                told[node] = one.done
-                sys.stderr.write(f"metadctl: {node}: {one.done} of {one.parts} parts\n")
-        await asyncio.sleep(_LOOK_S)
-        running = [node for node, one in found.items() if isinstance(one, CompactReply) and one.running]
-        found |= await m.cluster.compact(begin=False, nodes=running)
-    failed = {node: one for node, one in sorted(found.items()) if isinstance(one, MetadError)}
-    ended = {node: one for node, one in sorted(found.items()) if isinstance(one, CompactReply)}
+    with progress(a.json) as line:
+        while running := {n: one for n, one in found.items() if isinstance(one, CompactReply) and one.running}:
+            line.say(", ".join(f"{node}: {one.done} of {one.parts} parts" for node, one in sorted(running.items())))
+            await asyncio.sleep(_LOOK_S)
+            found |= await m.cluster.compact(begin=False, nodes=[*running])
+    ended = answered(found)
     records = [
         {
             "node": node,
@@ -76,12 +71,9 @@ async def _compact(m: Client, a: Arguments, printer: Printer) -> None:
         }
         for node, one in ended.items()
     ]
-    if ended or not failed:
+    if ended or not found:
         printer.many(records, rows)
-    for node, error in failed.items():
-        if node == max(failed):
-            raise error
-        sys.stderr.write(f"metadctl: {node}: {error}\n")
+    raise_failed(found)
 
 
 async def _asked(m: Client, a: Arguments) -> dict[str, ActivityReply]:

@@ -37,9 +37,10 @@ from ..endpoint import as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
 from . import busy, groups, issuing, overview
-from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, seconds
+from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, moment, seconds
 from .lamps import events, top
 from .looking import STATUS_S, is_electing, look
+from .nodes import settings
 from .printing import Printer, in_line
 from .replacing import DEADLINE_S, Replacement
 from .shell import completion, contexts
@@ -58,7 +59,7 @@ from .tables import (
     wills,
 )
 from .transfer import importing
-from .verdict import CODES, EXIT_STATUS, Problem, Verdict, lines, problems, verdict
+from .verdict import CODES, EXIT_STATUS, Backup, Problem, Verdict, lines, problems, too_old, verdict
 from .view import ClusterView
 from .watching import watch
 
@@ -73,6 +74,7 @@ class Family(Protocol):
 FAMILIES: Final[tuple[Family, ...]] = (
     events,
     top,
+    settings,
     groups,
     brokers,
     assignments,
@@ -111,6 +113,7 @@ PATHS: Final = frozenset(
 """Arguments that name files."""
 WATCHED = sorted(name for name, table in KNOWN.items() if table.shows)
 LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
+_BACKUPS_READ = 10  # lines at a time: the newest tells
 
 EPILOG = """\
 examples:
@@ -144,6 +147,7 @@ examples:
   metadctl plans drain empty-b1 b1
   metadctl schemas register acme orders-value orders.avsc
   metadctl tenants describe acme
+  metadctl settings set all limits.slow_ms 500ms
   metadctl features hold checked-entries
   metadctl quotas set tenant/acme --items-per-s 5000 --sessions 100000
   metadctl users create acme alice --password-file secret
@@ -288,10 +292,10 @@ async def _run(arguments: Arguments, url: str, options: Options, transport: Tran
 
 
 async def _status(m: Client, a: Arguments, printer: Printer) -> int:
-    cluster, found, brokers = await _judged(m, a)
+    cluster, found, brokers, backup = await _judged(m, a)
     via = m.statistics().via
     judged = verdict(cluster, found, a.despite)
-    row = overview.status(cluster, via, judged, found, None if brokers is None else _states(brokers))
+    row = overview.status(cluster, via, judged, found, None if brokers is None else _states(brokers), backup)
     in_time = EXIT_STATUS[judged] <= EXIT_STATUS[a.wait] if a.wait else not a.check
     if a.check:
         printer.page(row, overview.summary(row, found))
@@ -305,9 +309,10 @@ async def _status(m: Client, a: Arguments, printer: Printer) -> int:
     return 0 if in_time else EXIT_STATUS[judged]
 
 
-async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem], list[Broker] | None]:
-    """The cluster, its problems, and the brokers as far as they are known: at once, or with ``--wait`` when the verdict
-    is as good as that, or the time is over. Raises ConnectionLostError if no node answers."""
+async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem], list[Broker] | None, Backup | None]:
+    """The cluster, its problems, and the brokers and the newest backup as far as they are known: at once, or with
+    ``--wait`` when the verdict is as good as that, or the time is over. Raises ConnectionLostError if no node answers.
+    """
     told: set[tuple[str, str]] = set()
     while True:
         left_s = a.until_s - time.monotonic() if a.wait else 0.0
@@ -320,9 +325,10 @@ async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem], 
                 raise
         else:
             brokers = await _brokers(m)
-            found = problems(cluster, brokers or ())
+            backup, old = await _newest_backup(m, a)
+            found = problems(cluster, brokers or (), old)
             if left_s <= 0 or EXIT_STATUS[verdict(cluster, found, a.despite)] <= EXIT_STATUS[a.wait]:
-                return cluster, found, brokers
+                return cluster, found, brokers, backup
             now = {(one.code, one.subject) for one in found}
             if now != told and not a.json:
                 sys.stderr.writelines(f"metadctl: waits: {in_line(line)}\n" for line in lines(found))
@@ -347,6 +353,29 @@ async def _brokers(m: Client) -> list[Broker] | None:
             return [broker async for broker in m.brokers.list(deadline_s=STATUS_S)]
     except (TimeoutError, MetadError):
         return None
+
+
+async def _newest_backup(m: Client, a: Arguments) -> tuple[Backup | None, list[Problem]]:
+    """The newest backup that the audit trail knows, and whether it is older than ``--backup-older-than``. Who may not
+    read the trail is told of that only if it is asked for."""
+    if a.check and a.backup_since is None:
+        return None, []
+    now_ms, why = time.time_ns() // 1_000_000, ""
+    newest: Backup | None = None
+    lines = m.audit.list(
+        kind="admin", method_prefix="backup.end", newest_first=True, page_size=_BACKUPS_READ, deadline_s=STATUS_S
+    )
+    try:
+        async with asyncio.timeout(STATUS_S):
+            async for line in lines:
+                if line.outcome == "done" and line.names:
+                    newest = Backup.of(line, now_ms)
+                    break
+    except (TimeoutError, MetadError) as error:
+        why = " ".join(str(error).split()) or "no answer in time"
+    if a.backup_since is None:
+        return newest, []
+    return newest, too_old(newest, now_ms - a.backup_since, why)
 
 
 def _states(brokers: Iterable[Broker]) -> dict[str, int]:
@@ -517,6 +546,13 @@ def _add_status(plain: Any) -> None:
         choices=CODES,
         metavar="CODE",
         help="the verdict does not count this problem, as versions_differ during an upgrade; may be repeated",
+    )
+    status.add_argument(
+        "--backup-older-than",
+        dest="backup_since",
+        type=moment,
+        metavar="AGE",
+        help="a problem if no backup was begun since then, as 26h; needs the right to read the audit trail",
     )
     members = plain("members", "the nodes of the cluster", _members)
     members.add_argument("node", nargs="?", metavar="NODE", help="all that is known of this one")

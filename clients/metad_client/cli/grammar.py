@@ -27,10 +27,12 @@ _UNITS: Final = {"s": 1, "min": 60, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Usage(argparse.ArgumentParser):
-    """One whose complaints have no control characters of the command line."""
+    """One whose complaints have no control characters of the command line. ``hint``: what was meant perhaps."""
+
+    hint = ""
 
     def error(self, message: str) -> NoReturn:
-        super().error(in_line(message))
+        super().error(in_line(message) + self.hint)
 
 
 class _Command(Usage):
@@ -76,6 +78,7 @@ class Commands:
     def __init__(self, parser: Parser, common: Parser, *, metavar: str, required: bool) -> None:
         if isinstance(parser, _Command):
             parser.has_verbs = True
+        self._parser = parser
         self._verbs: Any = parser.add_subparsers(metavar=metavar, required=required, parser_class=_Command)
         self._common = common
         self._groups: dict[str, Commands] = {}
@@ -102,6 +105,11 @@ class Commands:
         parser = self.add(name, help, _nothing)
         parser.set_defaults(offline=work)
         return parser
+
+    def hint(self, text: str) -> None:
+        """Say so behind each complaint about these commands."""
+        for parser in (self._parser, *self._verbs.choices.values()):
+            parser.hint = text
 
     def parser(self, name: str) -> Parser:
         """That of a command which was added."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from typing import TypeVar
+
 from metad_wire.cluster import MapReply
 
 from ..client import Client
-from ..errors import UnknownMethodError
+from ..errors import MetadError, UnknownMethodError
 from .grammar import Arguments
+from .printing import in_line
 from .view import ClusterView, Statuses, view
 
 STATUS_S = 2.0
@@ -29,6 +34,23 @@ async def ask(m: Client, deadline_s: float) -> tuple[MapReply, Statuses]:
     except UnknownMethodError:  # a server older than clusters
         known = MapReply(0, None, {})
     return known, await m.cluster.statuses(deadline_s=deadline_s)
+
+
+Reply = TypeVar("Reply")
+
+
+def answered(found: Mapping[str, Reply | MetadError]) -> dict[str, Reply]:
+    """What nodes have answered, by node, without their errors."""
+    return {node: one for node, one in sorted(found.items()) if not isinstance(one, MetadError)}
+
+
+def raise_failed(found: Mapping[str, object]) -> None:
+    """Say what nodes have not done. Raises the error of the last of them."""
+    failed = {node: one for node, one in sorted(found.items()) if isinstance(one, MetadError)}
+    for node, error in failed.items():
+        if node == max(failed):
+            raise error if len(found) == 1 else type(error)(f"{node}: {error}")
+        sys.stderr.write(f"metadctl: {in_line(f'{node}: {error}')}\n")
 
 
 def is_electing(cluster: ClusterView) -> bool:

@@ -10,7 +10,7 @@ from metad_wire.messages import PeerLink
 
 from . import people
 from .printing import plain
-from .verdict import Problem, Verdict, lines
+from .verdict import Backup, Problem, Verdict, lines
 from .view import ClusterView, GroupView, NodeView
 
 Row = dict[str, Any]
@@ -36,6 +36,7 @@ def _group(group: GroupView) -> Row:
         "commit": status.commit,
         "applied": status.applied,
         "slots": status.slots,
+        "restoring": status.restoring or None,
         "replicas_reachable": len(group.available),
         "leaderless_ms": group.leaderless_ms,
         "waiting_items": status.waiting_items,
@@ -139,8 +140,10 @@ def status(
     verdict: Verdict,
     found: Sequence[Problem],
     brokers: Mapping[str, int] | None = None,
+    backup: Backup | None = None,
 ) -> Row:
-    """The whole overview. ``brokers``: how many are in each state; None if that is not known."""
+    """The whole overview. ``brokers``: how many are in each state; None if that is not known. ``backup``: the newest
+    one that is."""
     return {
         "verdict": verdict,
         "problems": [problem.fields() for problem in found],
@@ -153,6 +156,7 @@ def status(
         "groups_total": len(cluster.groups),
         "slot_moves": cluster.moves,
         "brokers": brokers,
+        "newest_backup": None if backup is None else backup._asdict(),
         "expiry": expiry(cluster),
         "nodes": members(cluster, via),
         "groups": groups(cluster),
@@ -210,6 +214,8 @@ def life(row: Row) -> list[str]:
             oldest = people.duration(late["unclaimed_ms"])
             parts.append(f"no broker has {late['wills_unclaimed']:,} of them, the oldest for {oldest}")
         lines.append(f"wills: {', '.join(parts)}")
+    if backup := row["newest_backup"]:
+        lines.append(f"backup: the newest is {backup['backup']}, {people.duration(backup['age_ms'])} old")
     if row["groups_led"] < row["groups_total"] and lines:
         lines.append("(nothing is known of groups that nobody leads)")
     return lines

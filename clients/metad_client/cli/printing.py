@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, TextIO
 
 import msgspec
@@ -17,6 +19,7 @@ from metad_wire.program.output import has_all_characters
 CELL_CHARS_MAX = 60
 # A value of one record has a line for itself.
 VALUE_CHARS_MAX = 4_000
+_PROGRESS_S = 0.2
 PAGE_CHARS = 80
 """The width of a terminal that nobody has enlarged."""
 
@@ -94,6 +97,38 @@ def fitted(rows: Sequence[Sequence[str]], header: Sequence[str], width: int = PA
 
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+class Progress:
+    """A line on a terminal that says how far something is; nothing elsewhere."""
+
+    def __init__(self, shown: bool) -> None:
+        self._shown = shown
+        self._at_s = 0.0
+
+    def say(self, text: str, *, last: bool = False) -> None:
+        """Show it in place of what was there, some times a second."""
+        now_s = time.monotonic()
+        if self._shown and (last or now_s >= self._at_s + _PROGRESS_S):
+            self._at_s = now_s
+            sys.stderr.write(f"\r\x1b[K{in_line(text)}")
+            sys.stderr.flush()
+
+    def end(self) -> None:
+        """Leave the line empty."""
+        if self._shown:
+            sys.stderr.write("\r\x1b[K")
+
+
+@contextlib.contextmanager
+def progress(as_json: bool) -> Iterator[Progress]:
+    """Say how far something is; the line is empty at the end. ``as_json``: a program reads the output, and there is no
+    line."""
+    line = Progress(sys.stderr.isatty() and not as_json)
+    try:
+        yield line
+    finally:
+        line.end()
 
 
 class Printer:

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NamedTuple
 
 from metad_wire.cluster import METADATA
 from metad_wire.messages import StatusReply
+from metad_wire.tables.access import AuditEntry
 from metad_wire.tables.broker import Broker
 
 from . import people
@@ -40,6 +42,7 @@ CODES: Final[dict[str, Severity]] = {
     "group_no_leader": "critical",
     "group_no_quorum": "critical",
     "group_undecided": "critical",
+    "restoring": "critical",
     "group_under_replicated": "warning",
     "group_overloaded": "warning",
     "replica_lagging": "warning",
@@ -48,6 +51,7 @@ CODES: Final[dict[str, Severity]] = {
     "expiry_late": "warning",
     "wills_unclaimed": "warning",
     "broker_silent": "warning",
+    "backup_old": "warning",
 }
 
 ALIKE: Final = {
@@ -81,6 +85,38 @@ SLOW_TIMES: Final = 4
 
 LAG_ENTRIES: Final = 1_000
 """A follower that gets every entry lacks some tens of them under load. One that lacks more than this is too slow."""
+
+
+class Backup(NamedTuple):
+    """The newest backup that the audit trail knows."""
+
+    backup: str
+    """Its name in its repository, which begins with when it was begun: ``20261129T201500.123Z-…``."""
+    who: str
+    age_ms: int
+    """Since it was begun, by our calendar."""
+
+    @classmethod
+    def of(cls, line: AuditEntry, now_ms: int) -> Backup:
+        """The one that a line of the audit trail tells of."""
+        try:
+            begun_ms = round(
+                1_000 * datetime.strptime(line.names[:20], "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC).timestamp()
+            )
+        except ValueError:  # its program names it otherwise: then it was complete
+            begun_ms = line.when_ms - line.waited_ms
+        return cls(line.names, line.who, max(0, now_ms - begun_ms))
+
+
+def too_old(newest: Backup | None, most_ms: int, unknown: str = "") -> list[Problem]:
+    """That no backup is as new as wanted. ``unknown``: why nobody says what there is."""
+    if unknown:
+        return [Problem("backup_old", f"nobody says which backup is the newest: {unknown}")]
+    if newest is None:
+        return [Problem("backup_old", "the audit trail knows no complete backup")]
+    if newest.age_ms > most_ms:
+        return [Problem("backup_old", f"the newest backup, {newest.backup}, is {people.duration(newest.age_ms)} old")]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +162,9 @@ def verdict(cluster: ClusterView, found: Iterable[Problem], despite: Collection[
     return "critical" if "critical" in severities else "warning" if severities else "ok"
 
 
-def problems(cluster: ClusterView, brokers: Iterable[Broker] = ()) -> list[Problem]:
-    """Everything that is not as it should be, the worst first. ``brokers``: as far as they are known."""
+def problems(cluster: ClusterView, brokers: Iterable[Broker] = (), backups: Iterable[Problem] = ()) -> list[Problem]:
+    """Everything that is not as it should be, the worst first. ``brokers``: as far as they are known. ``backups``: what
+    :func:`too_old` has found."""
     found = [problem for node in cluster.nodes for problem in _of_node(node, cluster)]
     found += _unlike([node for node in cluster.nodes if node.status is not None])
     found += _older([node for node in cluster.nodes if node.status is not None])
@@ -138,6 +175,7 @@ def problems(cluster: ClusterView, brokers: Iterable[Broker] = ()) -> list[Probl
         for one in brokers
         if one.silent_ms
     ]
+    found += backups
     if cluster.forming and not any(problem.code == "group_no_leader" for problem in found):
         found.append(Problem("group_no_leader", "the cluster is being formed", group=METADATA.name))
     return sorted(found, key=lambda problem: (problem.severity, list(CODES).index(problem.code), problem.subject))
@@ -155,7 +193,7 @@ def _sentence(same: Sequence[Problem]) -> str:
     lasting_ms = max(one.lasting_ms for one in same)
     lasting = f" for {people.duration(lasting_ms)}" if lasting_ms else ""
     detail = f"; {same[0].detail}" if same[0].detail else ""
-    return f"{people.listed([one.subject for one in same])}: {same[0].what}{lasting}{detail}"
+    return f"{people.listed([one.subject for one in same]) or 'the cluster'}: {same[0].what}{lasting}{detail}"
 
 
 def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
@@ -198,6 +236,24 @@ def _unlike(nodes: Sequence[NodeView]) -> Iterator[Problem]:
         for node in on if others else ():
             if not on[node]:
                 yield Problem("settings_differ", f"{setting} is off, and on at {others}: it {effect}", node)
+    for version in {node.status.version for node in nodes if node.status is not None}:
+        # Another version may not say what it has, or have another default.
+        yield from _unlike_values(
+            [node for node in nodes if node.status is not None and node.status.version == version]
+        )
+
+
+def _unlike_values(nodes: Sequence[NodeView]) -> Iterator[Problem]:
+    """Where nodes of one version differ in what all should have; the rarer value is the wrong one."""
+    told = {node.node: node.status.settings for node in nodes if node.status is not None}
+    for setting in sorted({name for settings in told.values() for name in settings}):
+        values = {node: settings.get(setting, "its default") for node, settings in told.items()}
+        many = Counter(values.values())
+        usual = max(many, key=lambda value: (many[value], value))
+        for node, value in values.items():
+            if value != usual:
+                others = people.listed([other for other, its in values.items() if its == usual])
+                yield Problem("settings_differ", f"{setting} is {value}, and {usual} at {others}", node)
 
 
 def _older(nodes: Sequence[NodeView]) -> Iterator[Problem]:
@@ -275,6 +331,9 @@ def _of_group(group: GroupView) -> Iterator[Problem]:
         waits, per_s = people.duration(group.status.wait_ms), group.status.served_per_s
         text = f"{group.status.waiting_items:,} items wait, {waits} at {per_s:,} a second"
         yield Problem("group_overloaded", text, group=group.name)
+    if group.status is not None and group.status.restoring:
+        text = f"backup {group.status.restoring} is being put into it, and it serves nothing"
+        yield Problem("restoring", text, group=group.name, lasting_ms=group.status.restoring_ms)
     unlike = [] if group.status is None else group.status.unlike
     if group.status is not None and group.status.undecided:
         text = f"the states of {people.listed(unlike)} differ, and no majority says which is right"

@@ -28,9 +28,10 @@ class Backups(Facade):
         body = bak.BackupRead(id, name, offset, size)
         return (await self._requests.one(methods.BACKUP_READ, body, deadline_s, node=node)).data
 
-    async def drop(self, node: str, id: str, *, deadline_s: float | None = None) -> Done:
-        """Have a node drop what it keeps under an id."""
-        return await self._requests.one(methods.BACKUP_END, bak.BackupEnd(id), deadline_s, node=node)
+    async def drop(self, node: str, id: str, *, backup: str = "", deadline_s: float | None = None) -> Done:
+        """Have a node drop what it keeps under an id. ``backup``: the name of the backup that is complete with it,
+        which the audit trail then has, and ``metadctl status`` shows."""
+        return await self._requests.one(methods.BACKUP_END, bak.BackupEnd(id, backup), deadline_s, node=node)
 
     async def log(
         self, node: str, group: str, after: int, size: int, *, deadline_s: float | None = None

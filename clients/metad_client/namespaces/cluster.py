@@ -19,6 +19,7 @@ from metad_wire.messages import (
     StatusReply,
 )
 from metad_wire.methods import Body, Method, Reply
+from metad_wire.operator.settings import GetSettings, SetSetting, SettingsReply
 
 from ..dispatch.calls.call import Call
 from ..dispatch.dispatcher import Dispatcher
@@ -82,6 +83,23 @@ class Cluster(Facade):
         argument("begin", begin, bool)
         asked = Compact(begin)
         return await self._of_each(methods.COMPACT, lambda _: asked, sequence("nodes", nodes, "str"), deadline_s)
+
+    async def settings(
+        self, setting: str = "", *, nodes: Sequence[str] = (), deadline_s: float | None = None
+    ) -> dict[str, SettingsReply | MetadError]:
+        """The settings of every node, or of each of these, or one of them, as ``limits.slow_ms``; by id, or the error
+        of one that does not answer or has no such setting."""
+        asked = GetSettings(setting)
+        return await self._of_each(methods.SETTINGS, lambda _: asked, sequence("nodes", nodes, "str"), deadline_s)
+
+    async def set(
+        self, setting: str, value: str | None, *, nodes: Sequence[str] = (), deadline_s: float | None = None
+    ) -> dict[str, SettingsReply | MetadError]:
+        """Set a setting of every node, or of each of these, while they run and for their later starts; by id, what
+        counts then, or the error of one that does not take it. ``value``: as in the configuration file, or as ``30s``
+        or ``64MiB``; None: what that file says counts again."""
+        wanted = SetSetting(setting, value)
+        return await self._of_each(methods.SETTING_SET, lambda _: wanted, sequence("nodes", nodes, "str"), deadline_s)
 
     async def _of_each(
         self,

@@ -31,6 +31,7 @@ from metad_wire.errors import ConflictError, MetadError, UnknownOutcomeError
 from metad_wire.methods import GROUP_COMPARE, GROUP_REBUILD, encode
 
 from ... import log_events
+from ...config import StorageConfig
 from ...control.host import Done
 from ...errors import StorageError
 from ...logs import event
@@ -46,8 +47,6 @@ from ..health import Health
 from ..replicas.driver import Checkpoint, GroupDriver
 from ..replicas.groups import Agenda, Groups
 
-EVERY_S: Final = 1.0
-"""A node begins one comparison of one of the groups that it leads in this time."""
 ROWS: Final = 2_048
 """Rows of a part: some milliseconds of a thread on each replica."""
 _PART_BYTES: Final = 2 * 1024 * 1024
@@ -132,7 +131,10 @@ class Comparisons:
         agenda: Agenda,
         environment: Environment,
         health: Health,
+        config: StorageConfig,
     ) -> None:
+        self.every_s = config.compare_every_ms / 1000
+        """A node begins one comparison of one of the groups that it leads in this time."""
         self._node_id = stores.identity.node_id
         self._groups = groups
         self._state = stores.state
@@ -150,7 +152,7 @@ class Comparisons:
 
     def start(self) -> None:
         """Begin to compare."""
-        self._timer = self._environment.call_at(self._environment.now() + EVERY_S, self.start)
+        self._timer = self._environment.call_at(self._environment.now() + self.every_s, self.start)
         if self._health.failure is None:
             self._look_after_rebuilding()
             if not self._groups.crowded():

@@ -43,7 +43,7 @@ class GroupExpiry(Chore):
 
     def __init__(self, driver: GroupDriver, unused_ms: int, means: Means) -> None:
         super().__init__(driver, _ORDERED_MAX, means)
-        self._unused_ms = unused_ms
+        self.unused_ms = unused_ms
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -77,7 +77,7 @@ class GroupExpiry(Chore):
 
     def _before_ms(self) -> int:
         """What was used before and not since is over; 0 while nothing is."""
-        return max(0, self._past_ms() - self._unused_ms) if self._unused_ms else 0
+        return max(0, self._past_ms() - self.unused_ms) if self.unused_ms else 0
 
     def _look_on(self, before_ms: int, now_s: float) -> None:
         room = _ROWS
@@ -85,7 +85,7 @@ class GroupExpiry(Chore):
             suffix = self._next()
             room -= 2
             if suffix is None:
-                self._group, self._begin_s = b"", now_s + min(_PAUSE_S, self._unused_ms / 1000 / 4)
+                self._group, self._begin_s = b"", now_s + min(_PAUSE_S, self.unused_ms / 1000 / 4)
                 break
             if not self._holds(keys.table_prefix(self._driver.group.prefix, _GROUP) + suffix):
                 self._group, self._offset = keys.after_prefix(suffix), b""

@@ -84,7 +84,7 @@ class UnclaimedWills(Chore):
 
     def __init__(self, driver: GroupDriver, keep_ms: int, means: Means) -> None:
         super().__init__(driver, _BATCH, means)
-        self._keep_ms = keep_ms
+        self.keep_ms = keep_ms
         self._begin_s = 0.0
         """No pass begins before."""
         self._at: bytes | None = None
@@ -105,7 +105,7 @@ class UnclaimedWills(Chore):
             self._at, self._count, self._oldest_ms, self._begin_s = prefix, 0, 0, now_s + PASS_S
         rows = self._driver.machine.reader.engine.scan(self._at, keys.after_prefix(prefix), _GO_ROWS, _GO_BYTES)
         if over := self._over(rows, len(prefix)):
-            self._ask(WILL_EXPIRE, WillExpire(over, self._keep_ms), partial(self._answered, done))
+            self._ask(WILL_EXPIRE, WillExpire(over, self.keep_ms), partial(self._answered, done))
         else:
             self._environment.call_soon(partial(done, 0))
         if not rows:
@@ -127,7 +127,7 @@ class UnclaimedWills(Chore):
                 due_ms = due_ms_of(row)
                 self._count += 1
                 self._oldest_ms = max(self._oldest_ms, now_ms - due_ms)
-                if due_ms + self._keep_ms <= past_ms:
+                if due_ms + self.keep_ms <= past_ms:
                     over.append(WillKey(*WILL.fields_of(key[skip:], 3)))
         return over
 
@@ -224,17 +224,22 @@ class SweepTurns:
     """Those of a node: ``rate`` is in sessions per second, ``batch`` the sessions of a turn."""
 
     def __init__(self, rate: float, batch: int, environment: Environment) -> None:
-        self._rate = rate
-        self._room_max = max(batch, rate * LOOK_S)
-        self._room_least = max(1.0, min(batch, rate * LOOK_S))
-        """So much room is worth a turn."""
+        self._batch = batch
         self._environment = environment
+        self.pace(rate)
         self._works: deque[Chore] = deque()
         self._turn = 0  # the number of the one that is under way, or rests
         self._begun_s: float | None = None  # when that began; None: nobody had anything to do
         self._room = self._room_max  # sessions that may be asked for now
         self._room_s = environment.now()
         self._timer: Timer | None = None
+
+    def pace(self, rate: float) -> None:
+        """Go on at so many sessions per second."""
+        self._rate = rate
+        self._room_max = max(self._batch, rate * LOOK_S)
+        self._room_least = max(1.0, min(self._batch, rate * LOOK_S))
+        """So much room is worth a turn."""
 
     def serve(self, works: Iterable[Chore]) -> None:
         """Let these take turns from now on."""
@@ -300,27 +305,7 @@ class Sweeps:
         self._turns = SweepTurns(config.sessions_per_s, config.batch_sessions, environment)
         self._chores: dict[GroupDriver, list[Chore]] = {}
         self._timer: Timer | None = None
-        sessions = config.batch_sessions
-        everywhere = (
-            (DroppedRecords, _BATCH),
-            (IndexBuild, _RECORDS),
-            (RecordExpiry, sessions),
-            (TenantRest, sessions),
-            (TenantCount, sessions),
-        )
-        self._kinds: dict[str, tuple[tuple[Callable[..., Chore], int], ...]] = {
-            SESSION.kind: (
-                (DueSweep, sessions),
-                (LostSweep, sessions),
-                (TenantSweep, sessions),
-                (UnclaimedWills, 1_000 * config.will_keep_s),
-                (partial(Conversion, stores=stores), _BATCH),
-                *everywhere,
-            ),
-            OFFSET.kind: ((GroupExpiry, config.consumer_group_ms), *everywhere),
-            METADATA.kind: everywhere,
-        }
-        """The chores of a group, by its kind, and what each is made with."""
+        self._config = config
         self._means = Means(requests, environment, Counter())
         self.counts = self._means.counts
 
@@ -349,7 +334,40 @@ class Sweeps:
             self._timer.cancel()
 
     def _of(self, driver: GroupDriver, kind: str) -> list[Chore]:
-        return [make(driver, how, self._means) for make, how in self._kinds.get(kind, ())]
+        return [make(driver, how, self._means) for make, how in self._made_with(kind)]
+
+    def _made_with(self, kind: str) -> Iterable[tuple[Callable[..., Chore], int]]:
+        """The chores of a group of a kind, and what each is made with."""
+        sessions = self._config.batch_sessions
+        everywhere: list[tuple[Callable[..., Chore], int]] = [
+            (DroppedRecords, _BATCH),
+            (IndexBuild, _RECORDS),
+            (RecordExpiry, sessions),
+            (TenantRest, sessions),
+            (TenantCount, sessions),
+        ]
+        if kind == SESSION.kind:
+            return [
+                (DueSweep, sessions),
+                (LostSweep, sessions),
+                (TenantSweep, sessions),
+                (UnclaimedWills, 1_000 * self._config.will_keep_s),
+                (partial(Conversion, stores=self._stores), _BATCH),
+                *everywhere,
+            ]
+        if kind == OFFSET.kind:
+            return [(GroupExpiry, self._config.consumer_group_ms), *everywhere]
+        return everywhere if kind == METADATA.kind else []
+
+    def heed(self, config: ExpiryConfig) -> None:
+        """Go on with other settings."""
+        self._config = config
+        self._turns.pace(config.sessions_per_s)
+        for chore in (one for chores in self._chores.values() for one in chores):
+            if isinstance(chore, UnclaimedWills):
+                chore.keep_ms = 1_000 * config.will_keep_s
+            elif isinstance(chore, GroupExpiry):
+                chore.unused_ms = config.consumer_group_ms
 
     @property
     def overdue_ms(self) -> int:

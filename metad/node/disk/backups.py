@@ -53,6 +53,8 @@ _UNREAD_S: Final = 60.0
 """And after so long if another needs its place."""
 _WAIT_S: Final = 20.0  # for the leaders' answers, and until the node has applied what they say
 _LOOK_S: Final = 0.02
+_AGAIN_S: Final = 0.25
+"""From one question to the next, of a group that elects a leader."""
 
 
 class _Checkpoint:
@@ -255,18 +257,33 @@ class _Wanted:
         self._stale = stale
         self._answers: dict[GroupDriver, int | MetadError] = {}
         self._until_s = environment.now() + _WAIT_S
+        self._again_s = environment.now() + _AGAIN_S
         self._done: Callable[[list[bak.BackupGroup] | MetadError], None] | None = None
 
     def ask(self, done: Callable[[list[bak.BackupGroup] | MetadError], None]) -> None:
         """Call ``done`` once the state has it all, or with why it has not."""
         self._done = done
         for driver in self._drivers:
-            ask_read_index(driver, self._peers.call, partial(self._answers.__setitem__, driver))
+            self._ask(driver)
         self._look()
+
+    def _ask(self, driver: GroupDriver) -> None:
+        self._answers.pop(driver, None)
+        ask_read_index(driver, self._peers.call, partial(self._answers.__setitem__, driver))
+
+    def _ask_again(self, now_s: float) -> None:
+        """A leader may have died just now, and another one be there soon: no answer is the last before the end."""
+        self._again_s = now_s + _AGAIN_S
+        for driver in self._drivers:
+            if self._is_here(driver) and isinstance(self._answers.get(driver), MetadError):
+                self._ask(driver)
 
     def _look(self) -> None:
         assert self._done is not None
-        late = self._environment.now() >= self._until_s
+        now_s = self._environment.now()
+        late = now_s >= self._until_s
+        if not late and not self._stale and now_s >= self._again_s:
+            self._ask_again(now_s)
         lacks = {driver: why for driver in self._drivers if (why := self._lack(driver, late=late)) is not None}
         if any(why == "" for why in lacks.values()):
             self._environment.call_at(self._environment.now() + _LOOK_S, self._look)
@@ -285,7 +302,7 @@ class _Wanted:
             return None
         answer = self._answers.get(driver)
         if isinstance(answer, MetadError):
-            return str(answer)
+            return str(answer) if late or self._stale else ""
         if answer is None:
             return "its leader has not said how far it is" if late else ""
         if driver.installing or driver.machine.applied < answer:

@@ -82,7 +82,7 @@ class Checkpoints:
         self._agenda = agenda
         self._environment = environment
         self._health = health
-        self._log_retained_bytes = config.storage.log_retained_bytes
+        self.log_retained_bytes = config.storage.log_retained_bytes
         self._log_bytes = 0  # in the logs: appended since they were cut
         self.grown_bytes = 0
         """Appended to the log or applied from it, since the start."""
@@ -110,7 +110,7 @@ class Checkpoints:
         self._rounds = _ROUNDS
         self.grown_bytes += size
         self._watches.log_grown(size)
-        if self._log_bytes >= self._log_retained_bytes and not self.flushing:
+        if self._log_bytes >= self.log_retained_bytes and not self.flushing:
             if 2 * self._unflushed_bytes <= self._log_bytes:
                 self._cut()
             else:
@@ -334,7 +334,7 @@ class DiskRoom:
         self._level = ROOM  # at the last look
         self._directory = directory
         self._engines = engines
-        self._config = config
+        self.config = config
         self._environment = environment
         self._checkpoints = checkpoints
         self._use = DiskUse(0, 0)
@@ -399,7 +399,7 @@ class DiskRoom:
         use, missing = self._environment.disk_use(self._directory), 0
         if use is None:
             return
-        mark = mark_of(use, self._config)
+        mark = mark_of(use, self.config)
         files_bytes = sum(engine.files_bytes for engine in self._engines)
         for engine in self._engines:
             engine.heed_room(mark, files_bytes)
@@ -426,7 +426,7 @@ class DiskRoom:
 
     def _judge(self, use: DiskUse, missing_bytes: int, grown_bytes: int) -> None:
         self._use, self._missing_bytes, self._grown_bytes = use, missing_bytes, grown_bytes
-        self._mark = mark_of(use, self._config)
+        self._mark = mark_of(use, self.config)
         self._trend.see(self._environment.now(), use.free_bytes - missing_bytes)
         room, mark, before = self._room(), self._mark, self._level
         if use.free_bytes < _full(mark):

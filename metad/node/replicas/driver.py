@@ -36,9 +36,8 @@ from metad_wire.policy.slices import Slices
 
 from ...control.host import Done
 from ...errors import StorageError
-from ...raft.log.journal import REGULAR
 from ...raft.replica import RaftGroup
-from ...state.core.entry import NO_WRITES, Entry, decode_entry
+from ...state.core.entry import Entry, decode_record
 from ...state.core.part import Writes
 from ...state.core.verb import Command
 from ...state.machine import Known, Machine, Proposal
@@ -488,7 +487,7 @@ class GroupDriver:
             # Evaluated elsewhere, or in an earlier life of this node.
             last = min(in_flight[0].index, end + 1) if in_flight else end + 1
             for data in group.log.records(index, _APPLY_BYTES, last):
-                decoded = decode_entry(group.name, index, data) if data[8] == REGULAR else NO_WRITES
+                decoded = decode_record(group.name, index, data)
                 items += ENTRY_ITEMS + len(decoded)
                 size += len(data)
                 self._stage(index, decoded, batches)

@@ -14,6 +14,8 @@ from ...raft.base import FULL, ROLES
 from ...raft.replica import RaftGroup
 from ...raft.roles.leadership import Progress, Sending
 from ...state.cluster.fences import Fences
+from ...state.core.slot_assignment import HeldSlots
+from ...state.machine import Machine
 from ..environment import Environment, Timer
 from .driver import GroupDriver
 from .groups import Groups
@@ -85,6 +87,7 @@ class GroupStatuses:
     def _one(self, group: GroupId, driver: GroupDriver) -> m.GroupStatus:
         replica, log = driver.group, driver.group.log
         since_s = self._leaderless_since_s.get(group)
+        restoring, restoring_ms = _restoring(driver.machine)
         return m.GroupStatus(
             name=group.name,
             kind=group.kind,
@@ -109,7 +112,17 @@ class GroupStatuses:
             served_per_s=round(driver.rate.estimate(self._environment.now())),
             unlike=driver.unlike if replica.is_leader else [],
             undecided=driver.undecided and replica.is_leader,
+            restoring=restoring,
+            restoring_ms=restoring_ms,
         )
+
+
+def _restoring(machine: Machine) -> tuple[str, int]:
+    """Which backup is being put into a group, and for how long."""
+    restore = machine.parts[HeldSlots].restore
+    if restore is None or restore.done_at:
+        return "", 0
+    return restore.backup.partition("@")[0], max(0, machine.reader.now_ms() - restore.began_ms)
 
 
 def _followers(replica: RaftGroup) -> list[m.FollowerStatus]:

@@ -85,7 +85,7 @@ class Gate:
         """Requests of clients that waited in front of a group, by lane."""
         self.refused = [0] * len(Lane)
         """Those that were turned away."""
-        self._admission = admission
+        self.admission = admission
         self._groups = groups
         self._environment = environment
         self._share = share
@@ -109,7 +109,7 @@ class Gate:
         if driver is None or (method.by is By.GROUP and not driver.group.is_leader):
             return  # or where to go instead
         patience_s = (head.deadline_ms or default_ms) / 1000
-        if self._admission.is_late(waited_s, patience_s):
+        if self.admission.is_late(waited_s, patience_s):
             raise self._refusal(driver, method.lane, head, source, now_s)
         if driver in self.strained and driver.waiting_items >= FULL_ITEMS and len(payload) > HEADLESS_BYTES:
             if self._share.returns.promised:
@@ -150,7 +150,7 @@ class Gate:
         """Raise OverloadedError where a request would wait too long, after it has waited already."""
         before = driver.before(lane, head.tenant, source)
         per_s = driver.rate.estimate(now_s)
-        if not self._admission.admitted(before, 1, per_s, deadline_s - now_s, waited_s):
+        if not self.admission.admitted(before, 1, per_s, deadline_s - now_s, waited_s):
             raise self._refusal(driver, lane, head, source, now_s)
 
     def _refusal(
@@ -219,13 +219,13 @@ class InFlightBudget:
     back."""
 
     def __init__(self, bytes_max: int, share: ReturnShare) -> None:
-        self._room = FairRoom("bytes of requests in flight", bytes_max, ends="the deadline of the request")
+        self.room = FairRoom("bytes of requests in flight", bytes_max, ends="the deadline of the request")
         self._share = share
 
     @property
     def held(self) -> int:
         """How many bytes are taken now."""
-        return self._room.held
+        return self.room.held
 
     def take(
         self,
@@ -239,7 +239,7 @@ class InFlightBudget:
         """Count a request of a connection. ``take_back``: ends it where others need the room, with :meth:`refusal` and
         :meth:`give`. Raises OverloadedError where there is no room. Alone, a request is always taken: however it is
         weighed, it fits."""
-        place = self._room.take(holder_of(source), size, take_back, source=source)
+        place = self.room.take(holder_of(source), size, take_back, source=source)
         if place is None:
             self._share.refused(now_s)
             raise self._share.returns.refusal("too many request bytes in flight on this node", items, now_s, identity)
@@ -247,9 +247,9 @@ class InFlightBudget:
 
     def let_go(self, place: Place) -> None:
         """It is not begun yet."""
-        self._room.give(place)
+        self.room.give(place)
 
     def give(self, place: Place, items: int) -> None:
         """It is answered."""
-        self._room.give(place)
+        self.room.give(place)
         self._share.answered(items)

@@ -32,6 +32,7 @@ from metad_wire.methods import (
     ACCESS_MAY,
     ACTIVITY,
     BACKUP_BEGIN,
+    BACKUP_END,
     BROKER_FENCE,
     BROKER_GET,
     BROKER_HEARTBEAT,
@@ -53,6 +54,7 @@ from metad_wire.methods import (
     SESSION_DELETE,
     SESSION_END_TENANT,
     SESSION_TAKEOVER,
+    SETTINGS,
     TABLE_DELETE,
     TABLE_GET,
     TABLE_PUT,
@@ -172,6 +174,8 @@ _LIVES: Final = {
 
 ADMIN: Final = frozenset(code for code, method in METHODS.items() if right_of(method) == "admin")
 """Methods that need the right ``admin``."""
+AUDITED: Final = ADMIN - {SETTINGS.code} | {BACKUP_BEGIN.code, BACKUP_END.code}
+"""Methods of which the audit trail has a line, as :func:`_is_audited` says."""
 
 
 # --- what a request needs -----------------------------------------------------------------------------------------
@@ -886,14 +890,19 @@ def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
 
 
 def _is_audited(method: Method[Any, Any], body: Any) -> bool:
-    """Whether the trail says who has asked for this. Of a restore it says when it begins and ends, not each batch."""
+    """Whether the trail says who has asked for this. Of a restore it says when it begins and ends, not each batch; of a
+    backup when it begins, and when it is complete."""
     if method is GROUP_RESTORE:
         return body.step not in ("check", "rows")
-    return method.code in ADMIN or method is BACKUP_BEGIN
+    if method is BACKUP_END:
+        return bool(body.backup)
+    return method.code in AUDITED
 
 
 def _name_of(method: Method[Any, Any], item: Any) -> str:
     """What an item, or a request without items, is about, for people."""
+    if method is BACKUP_END:
+        return str(item.backup)
     fields = () if method.table is None else method.table.key
     if not fields or not hasattr(item, fields[0]):
         fields = item.__struct_fields__

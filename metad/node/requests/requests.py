@@ -68,7 +68,7 @@ from ..replicas.driver import GroupDriver, Work
 from ..replicas.groups import Groups
 from .admission import HEADLESS_BYTES, ITEM_BYTES, REQUEST_BYTES, WAITED_S, Gate, InFlightBudget
 from .near import answer_read_index
-from .permissions import ADMIN, Permissions
+from .permissions import AUDITED, Permissions
 from .quotas import Wanted
 from .reads import PIECE_ROWS, Reads, failed
 from .scheduler import Scheduler
@@ -160,7 +160,7 @@ class Requests:
         self._gate = gate
         self._environment = environment
         self._health = health
-        self._deadline_default_ms = limits.deadline_default_ms
+        self.deadline_default_ms = limits.deadline_default_ms
         self._reply_bytes_max = reply_limit(limits.frame_bytes_max)
         self._control = control
         self._sweep = sweep
@@ -209,7 +209,7 @@ class Requests:
             return None
         if source is not None and row.lane >= Lane.RECORDS and (self._gate.strained or waited_s >= WAITED_S):
             try:
-                self._gate.look(row, payload, waited_s, source, self._deadline_default_ms)
+                self._gate.look(row, payload, waited_s, source, self.deadline_default_ms)
             except OverloadedError as error:
                 done(error)
                 return None
@@ -357,7 +357,7 @@ class Requests:
             )
         body = request.body
         done = self._note(method, request, done)
-        if source is not None and (source.principal is not None or method.code in ADMIN):
+        if source is not None and (source.principal is not None or method.code in AUDITED):
             body, refused, done = self._permissions.begin(method, request, refused, source, done, size)
         if method.code in CONTROL:
             self._begin_control(method, body, size, done, self._environment.now() - waited_s, source)
@@ -380,7 +380,7 @@ class Requests:
             return None
         near = request.freshness_ms > 0 and self._reads.is_near(driver, method, request)
         arrived_s = (now_s := self._environment.now()) - waited_s
-        deadline_s = arrived_s + (request.deadline_ms or self._deadline_default_ms) / 1000
+        deadline_s = arrived_s + (request.deadline_ms or self.deadline_default_ms) / 1000
         if source is not None and driver.waiting_items >= FULL_ITEMS and (method.mutates or method.lane is Lane.SCANS):
             head = Head(request.deadline_ms, request.identity, request.group, self._items, verb.tenant(body))
             self._gate.check(driver, method.lane, head, source, deadline_s, now_s, waited_s)

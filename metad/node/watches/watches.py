@@ -41,8 +41,7 @@ from ...config import Config
 from ...control.host import Source
 from ...errors import StorageError
 from ...logs import event
-from ...raft.log.journal import REGULAR
-from ...state.core.entry import NO_WRITES, Entry, decode_entry
+from ...state.core.entry import Entry, decode_record
 from ...state.core.part import Origin
 from ...state.core.slot_assignment import HeldSlots
 from ...storage.engine import Engine, Pin
@@ -105,19 +104,19 @@ class Watches:
         self.draining = False
         self.held_bytes = 0
         """Of changes that live streams wait to send."""
-        self._limits = config.limits
-        self._streams = FairRoom("streams of watches", config.limits.watch_streams_max, ends="its connection")
+        self.limits = config.limits
+        self.streams = FairRoom("streams of watches", config.limits.watch_streams_max, ends="its connection")
         self._interests = FairRoom("bytes of filters of watches", _INTEREST_BYTES_MAX, ends="its stream")
         self._pins = FairRoom("snapshots of watches", _PINS_MAX, ends=f"{_SLOW_S:.0f} s in which nothing is taken")
         self._places: dict[Stream, tuple[Source | None, Place, Place, list[WatchFilter]]] = {}
         """The connection of each stream, the room of the stream and of its filters, and these."""
         self._permissions = permissions
-        permissions.quotas.watches = self._streams.held_by
+        permissions.quotas.watches = self.streams.held_by
         self._allowed_at = permissions.known.changes
         self._unchecked: list[Stream] = []  # which may show what may not be read any more
-        self._retained_bytes = config.storage.watch_retained_bytes
-        self._retained_s = config.storage.watch_retained_ms / 1000
-        self._mark_bytes = config.storage.log_retained_bytes // 4
+        self.retained_bytes = config.storage.watch_retained_bytes
+        self.retained_s = config.storage.watch_retained_ms / 1000
+        self.mark_bytes = config.storage.log_retained_bytes // 4
         self._grown_bytes = 0  # of the logs, since live streams were told how far they are
         self._state = state
         self._groups = groups
@@ -146,7 +145,7 @@ class Watches:
     @property
     def count(self) -> int:
         """Of streams."""
-        return self._streams.held
+        return self.streams.held
 
     def open(self, payload: bytes, outlet: Outlet, source: Source | None = None) -> Stream | None:
         """Begin the stream of a request on a connection. Never raises: what is wrong with it goes to the
@@ -207,12 +206,12 @@ class Watches:
             stream.end(self.full("others need the room of this stream of a watch"))
 
         holder = holder_of(source)
-        taken = self._streams.take(holder, 1, take_back, source=source)
+        taken = self.streams.take(holder, 1, take_back, source=source)
         if taken is None:
             raise self.full(f"this node has {self.count} streams of watches already (limits.watch_streams_max)")
         filters = self._interests.take(holder, stream.cost, take_back, source=source)
         if filters is None:
-            self._streams.give(taken)
+            self.streams.give(taken)
             raise self.full("the filters of all watches on this node take too much memory")
         self._places[stream] = source, taken, filters, wanted
 
@@ -243,7 +242,7 @@ class Watches:
     def left(self, stream: Stream) -> None:
         """A stream has ended."""
         _, taken, filters, _ = self._places.pop(stream)
-        self._streams.give(taken)
+        self.streams.give(taken)
         self._interests.give(filters)
         self.pinned(stream, False)
         self._ending.discard(stream)
@@ -298,7 +297,7 @@ class Watches:
     def look(self) -> None:
         """End the streams of replicas that do not hear their leader, snapshots that are not taken in time, and streams
         that show what may not be read any more."""
-        silent_ms = self._limits.watch_silence_ms
+        silent_ms = self.limits.watch_silence_ms
         for hub in list(self._hubs.values()):
             replica = hub.replica
             if replica.silent_ms() > silent_ms:
@@ -330,7 +329,7 @@ class Watches:
         are, or their clients would hold positions that the log no longer has."""
         self._busy_until_s = self._environment.now() + _BUSY_S
         self._grown_bytes += size
-        if self._grown_bytes >= self._mark_bytes:
+        if self._grown_bytes >= self.mark_bytes:
             self._grown_bytes = 0
             for hub in self._hubs.values():
                 hub.mark()
@@ -342,8 +341,8 @@ class Watches:
             return through
         log = driver.group.log
         entries = log.last_index - log.base_index
-        least = log.last_index - int(entries * self._retained_bytes / max(1, log.bytes))
-        floor = hub.floor(self._environment.now() - self._retained_s)
+        least = log.last_index - int(entries * self.retained_bytes / max(1, log.bytes))
+        floor = hub.floor(self._environment.now() - self.retained_s)
         if floor < min(least, through):
             event(log_events.WATCHES_CUT, group=hub.replica.name, bytes=log.bytes)
         return min(through, max(floor, least))
@@ -395,7 +394,7 @@ class Watches:
 
     def may_hold(self, size: int) -> bool:
         """Whether live streams may hold so many bytes more."""
-        return self.held_bytes + size <= self._limits.watch_held_bytes_max
+        return self.held_bytes + size <= self.limits.watch_held_bytes_max
 
     def held(self, size: int) -> None:
         """So many bytes more are held, or less."""
@@ -569,7 +568,7 @@ class WatchedReplica:
 
     def entries(self, begin: int, end: int, bytes_max: int) -> Iterator[Entry]:
         return (
-            decode_entry(self.name, index, data) if data[8] == REGULAR else NO_WRITES
+            decode_record(self.name, index, data)
             for index, data in enumerate(self._log.records(begin, bytes_max, end), begin)
         )
 

@@ -27,14 +27,14 @@ from metad_wire.cluster import GroupId
 from ... import formats
 from ...errors import DamagedStoreError, StorageError
 from ...storage import keys
-from ...storage.log import LogStore, LogWriter, log_entry, log_metadata
+from ...storage.log import ENTRY_KIND, LogStore, LogWriter, log_entry, log_metadata
 from ..base import Timing
 from ..messages import Configuration
 
 METADATA_FORMAT: Final = formats.LOG_METADATA.writes
 
 # pysyncobj's command types: the byte behind the term.
-REGULAR: Final = 0
+REGULAR: Final = ENTRY_KIND
 NO_OP: Final = 1
 CONFIGURATION: Final = 2
 

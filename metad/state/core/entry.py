@@ -17,6 +17,7 @@ from metad_wire.watch import SlotMarker
 
 from ... import formats
 from ...errors import DamagedStoreError, StorageError
+from ...storage.log import ENTRY_KIND, HEADER_BYTES
 from .part import Origin, Writes
 
 ENTRY_FORMAT: Final = formats.LOG_ENTRY.writes
@@ -25,8 +26,8 @@ CHECKED_FORMAT: Final = formats.LOG_ENTRY.newest
 CHECKSUM_BYTES: Final = 4
 _CHECKSUM_ROOM: Final = 0xFFFFFFFF
 """Stands where the checksum comes: so large that its place has all four bytes."""
-RECORD_HEADER_BYTES: Final = 9
-"""Term and kind, in front of an entry in the log."""
+RECORD_HEADER_BYTES: Final = HEADER_BYTES
+"""In front of an entry in the log."""
 
 Previous = dict[int, list[tuple[bytes, list[int]]]]
 """Row -> each distinct value that the writes to the row replace, with the positions of those writes among all writes to
@@ -150,6 +151,11 @@ def decode_entry(group: str, index: int, record: bytes) -> Entry:
     else:
         entry_format = entry.format
     raise StorageError(formats.refusal(f"entry {index} of group {group}", formats.LOG_ENTRY, entry_format))
+
+
+def decode_record(group: str, index: int, record: bytes) -> Entry:
+    """The entry in any log record, as :func:`decode_entry` reads it; one without writes where it is Raft's own."""
+    return decode_entry(group, index, record) if record[HEADER_BYTES - 1] == ENTRY_KIND else NO_WRITES
 
 
 def _checked(entry: Entry, payload: memoryview, what: str) -> Entry:

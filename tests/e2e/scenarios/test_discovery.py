@@ -25,7 +25,8 @@ from metad_client import Client, MetadError, connect
 from waiting import until
 
 SHOWS = """
-cluster.map cluster.join cluster.leave system.status system.events system.compact kv.put kv.get
+cluster.map cluster.join cluster.leave system.status system.events system.compact system.settings system.set
+kv.put kv.get
 """
 
 
@@ -69,6 +70,12 @@ async def test_nodes_join_through_any_node_and_clients_find_them(
             (begun,) = (await m.cluster.compact(nodes=["n4"])).values()
             assert not isinstance(begun, MetadError)
             assert begun.parts > 0
+            (made,) = (await m.cluster.set("limits.slow_ms", "2s", nodes=["n4"])).values()
+            assert not isinstance(made, MetadError)
+            (has,) = (await m.cluster.settings("limits.slow_ms", nodes=["n4"])).values()
+            assert not isinstance(has, MetadError)
+            assert has.settings == made.settings
+            assert (has.settings[0].value, has.settings[0].source) == ("2000", "run time")
 
             # The founder leaves, and with it the only address that this client was given.
             await metadctl("leave", "n1", "--allow-fewer-replicas", endpoint=nodes.endpoints["n5"])

@@ -22,6 +22,8 @@ _REQUIREMENTS = "unit/server/test_requirements.py::"
 _REMOVED = "unit/server/test_removed.py::"
 _JOURNAL = "unit/raft/test_journal.py::"
 _LIVES = "unit/server/test_lives.py::"
+_SETTINGS = "unit/server/test_settings.py::"
+_BACKUPS = "unit/server/test_backups.py::"
 _RECOVERY = "unit/server/test_recovery.py::"
 _DISK = "unit/server/test_disk_room.py::"
 _FULL = "unit/storage/test_disk_full.py::"
@@ -1497,6 +1499,104 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "if changes.entry.origin == Origin.MIGRATION and len(changes.entry):",
         "if False:",
         _STREAMS + "test_an_import_ends_what_was_seen_of_the_values_before",
+    ),
+    # --- settings at run time
+    _m(
+        "a_setting_counts_before_it_is_on_the_disk",
+        "what an administrator sets is on the disk before it counts",
+        "metad.node.settings:Settings._next",
+        "self._is_writing = True",
+        "self._is_writing = True\n    self._take(body, values)",
+        _SETTINGS + "test_it_counts_once_it_is_on_the_disk_and_after_the_next_start",
+    ),
+    _m(
+        "a_setting_counts_that_the_disk_did_not_take",
+        "what the disk does not take does not count",
+        "metad.node.settings:Settings._next",
+        "if isinstance(error, OSError):",
+        "if isinstance(error, OSError):\n            self._take(body, values)",
+        _SETTINGS + "test_what_the_disk_does_not_take_does_not_count",
+    ),
+    _m(
+        "any_setting_is_set_at_run_time",
+        "what needs a restart is not set while the node runs",
+        "metad.node.settings:Settings._check",
+        "if declared.live is None:",
+        "if False:",
+        _SETTINGS + "test_what_does_not_fit_is_refused_at_once",
+    ),
+    _m(
+        "settings_of_another_version_end_the_start",
+        "a node starts whatever another version has left in the file",
+        "metad.node.settings:Settings._read",
+        "except (MetadError, ConfigError) as error:",
+        "except ZeroDivisionError as error:",
+        _SETTINGS + "test_a_start_takes_what_fits_of_what_another_version_has_left",
+    ),
+    _m(
+        "what_does_not_fit_stays",
+        "what does not fit of the file does not keep out what fits",
+        "metad.node.settings:Settings._read",
+        "self._values.pop(key, None)",
+        "pass",
+        _SETTINGS + "test_a_start_takes_what_fits_of_what_another_version_has_left",
+    ),
+    _m(
+        "a_setting_is_written_beside_another",
+        "one setting is written after the other, and none is lost",
+        "metad.node.settings:Settings._next",
+        "if self._is_writing or not self._waiting:",
+        "if not self._waiting:",
+        _SETTINGS + "test_one_is_written_after_the_other_and_few_wait",
+    ),
+    _m(
+        "settings_of_another_version_count",
+        "another version may not say what it has, or have another default",
+        "metad_client.cli.verdict:_unlike",
+        "and node.status.version == version",
+        "",
+        "unit/client/test_status.py::test_another_version_may_not_say_what_it_has",
+    ),
+    # --- backups
+    _m(
+        "a_backup_is_as_old_as_its_end",
+        "a backup is as old as when it was begun: what was written while it was taken is not in it",
+        "metad_client.cli.verdict:Backup.of",
+        "max(0, now_ms - begun_ms)",
+        "max(0, now_ms - line.when_ms)",
+        "unit/client/test_status.py::test_code_backup_old__by_when_it_was_begun",
+    ),
+    _m(
+        "every_end_of_a_checkpoint_is_a_backup",
+        "a checkpoint that is dropped without a backup is none in the audit trail",
+        "metad.node.requests.permissions:_is_audited",
+        "return bool(body.backup)",
+        "return True",
+        "unit/server/test_permissions.py::test_of_a_backup_the_trail_has_its_beginning_and_what_is_complete",
+    ),
+    _m(
+        "a_dead_leader_ends_a_backup",
+        "a group whose leader nobody knows is asked again before a backup is refused",
+        "metad.node.disk.backups:_Wanted._lack",
+        "if late or self._stale",
+        "if True",
+        _BACKUPS + "test_a_group_that_elects_its_leader_is_asked_again",
+    ),
+    _m(
+        "a_backup_waits_for_a_dead_leader_only",
+        "an error is no answer: the leader is asked once more",
+        "metad.node.disk.backups:_Wanted._look",
+        "and now_s >= self._again_s",
+        "and False",
+        _BACKUPS + "test_a_group_that_elects_its_leader_is_asked_again",
+    ),
+    _m(
+        "scratch_files_of_who_runs_are_removed",
+        "what is left is told by its lock, which a process holds for as long as it lives",
+        "metad_backup.copies:_remove_left",
+        "# its process lives\n        return",
+        "# its process lives\n        shutil.rmtree(lock.with_suffix(''))",
+        "e2e/test_backup.py::test_what_a_killed_process_has_left_goes_with_the_next_and_no_running_ones",
     ),
     # --- who was here before
     _m(

@@ -249,6 +249,8 @@ GOOD: dict[str, dict[str, Any]] = {
     "cluster.activity": {"most": 5, "nodes": ["n1"]},
     "cluster.events": {"since_ms": 0, "cursors": {"n1": b""}, "nodes": ["n1"], "page_size": 10},
     "cluster.compact": {"begin": True, "nodes": ["n1"]},
+    "cluster.settings": {"setting": "limits.slow_ms", "nodes": ["n1"]},
+    "cluster.set": {"setting": "limits.slow_ms", "value": "1s", "nodes": ["n1"]},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
     "cluster.join": {"node": c.NodeRecord("x", "127.0.0.1:1", "")},
     "cluster.leave": {"node_id": "nobody", "lost": False, "fewer": False},

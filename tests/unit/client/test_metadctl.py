@@ -28,6 +28,7 @@ from metad_wire.tables import broker as b
 from metad_wire.tables import lease, plan, sequence
 from metad_wire.tables import retained as r
 from metad_wire.tables import subscription as sub
+from metad_wire.tables.access import AuditList
 from metad_wire.tables.consumer import (
     ConsumerDescribe,
     ConsumerDescribeReply,
@@ -274,11 +275,16 @@ def test_the_partitions_of_a_broker_are_found_by_its_name(ctl, scripted_server):
 
 
 def test_the_status_asks_the_nodes_and_who_knows_the_brokers(ctl, scripted_server):
-    assert ctl("status").status == 0
-    assert [received.body for received in scripted_server.received] == [m.Status(), b.BrokerList(page=m.Page(1000))]
-    scripted_server.received.clear()
-    ctl("status", "--check")
-    assert [received.body for received in scripted_server.received] == [m.Status(), b.BrokerList(page=m.Page(1000))]
+    nodes_and_brokers = [m.Status(), b.BrokerList(page=m.Page(1000))]
+    newest_backup = AuditList(kind="admin", method_prefix="backup.end", newest_first=True, page=m.Page(10))
+    for words, asked in (
+        (["status"], [*nodes_and_brokers, newest_backup]),
+        (["status", "--check"], nodes_and_brokers),
+        (["status", "--check", "--backup-older-than", "26h"], [*nodes_and_brokers, newest_backup]),
+    ):
+        scripted_server.received.clear()
+        ctl(*words)
+        assert [received.body for received in scripted_server.received] == asked
 
 
 def test_a_transfer_says_whether_the_node_is_there(ctl, scripted_server, a_map):

@@ -24,14 +24,17 @@ from metad_client.cli.verdict import (
     LATE_MS,
     SLOW,
     WAIT_MS,
+    Backup,
     lines,
     problems,
+    too_old,
     verdict,
 )
 from metad_client.cli.view import ClusterView, Statuses, view
 from metad_wire import cluster as c
 from metad_wire import messages as m
 from metad_wire.errors import ConnectionLostError, MetadError
+from metad_wire.tables.access import AuditEntry
 from metad_wire.tables.broker import Broker
 
 NAMES = ("n1", "n2", "n3")
@@ -277,6 +280,23 @@ def test_code_settings_differ__one_node_lacks_what_others_have(cluster: Cluster,
     for node in NAMES:
         cluster.change(node, **{setting: False})
     assert cluster.found == {}, "nobody has it"
+
+
+def test_code_settings_differ__values_in_which_all_nodes_should_be_alike(cluster: Cluster) -> None:
+    cluster.change("n3", settings={"limits.queue_ms": "5000"})
+    text = "n3: limits.queue_ms is 5000, and its default at n1 and n2"
+    assert cluster.found == {("settings_differ", "n3"): text}
+    cluster.change("n1", settings={"limits.queue_ms": "5000"})
+    assert cluster.found == {
+        ("settings_differ", "n2"): "n2: limits.queue_ms is its default, and 5000 at n1 and n3",
+    }
+    cluster.change("n2", settings={"limits.queue_ms": "5000"})
+    assert cluster.found == {}
+
+
+def test_another_version_may_not_say_what_it_has(cluster: Cluster) -> None:
+    cluster.change("n1", version="0.2.0", settings={"limits.queue_ms": "5000"})
+    assert {code for code, _ in cluster.found} == {"versions_differ"}
 
 
 def test_code_expiry_late__only_after_a_while(cluster: Cluster) -> None:
@@ -543,6 +563,38 @@ def test_code_replica_unlike__while_a_wrong_state_is_replaced(cluster: Cluster) 
     text = "data-0: the state of n3 is not that of the majority, and is being replaced"
     assert cluster.found == {("replica_unlike", "data-0"): text}
     assert cluster.verdict == "warning"
+
+
+def test_code_restoring__which_backup_and_for_how_long(cluster: Cluster) -> None:
+    for node in NAMES:
+        cluster.group(node, slots=0, restoring="a1b2", restoring_ms=61_000)
+    text = "data-0: backup a1b2 is being put into it, and it serves nothing for 1 min 1 s"
+    assert (cluster.found, cluster.verdict) == ({("restoring", "data-0"): text}, "critical")
+
+
+def complete(name: str, when_ms: int) -> AuditEntry:
+    return AuditEntry("1", when_ms, "admin", "n1", "metad://client/ops", "10.0.0.9", "backup.end", name, waited_ms=50)
+
+
+@pytest.mark.parametrize(
+    ("newest", "unknown", "text"),
+    [
+        (complete("20261129T200000.500Z-a1b2", 0), "", ""),
+        (complete("20261129T193000.000Z-a1b2", 0), "", "the newest backup, 20261129T193000.000Z-a1b2, is 1 h old"),
+        (complete("mine", 1_795_983_000_050), "", ""),
+        (complete("mine", 1_795_977_000_050), "", "the newest backup, mine, is 2 h old"),
+        (None, "", "the audit trail knows no complete backup"),
+        (None, "permission denied", "nobody says which backup is the newest: permission denied"),
+    ],
+)
+def test_code_backup_old__by_when_it_was_begun(
+    cluster: Cluster, newest: AuditEntry | None, unknown: str, text: str
+) -> None:
+    now_ms = 1_795_984_200_000  # 20:30 of that day
+    known = None if newest is None else Backup.of(newest, now_ms)
+    found = problems(cluster.view, backups=too_old(known, 3_000_000, unknown))
+    assert lines(found) == ([f"warning backup_old: the cluster: {text}"] if text else [])
+    assert verdict(cluster.view, found) == ("warning" if text else "ok")
 
 
 def test_code_group_undecided__whoever_is_wrong(cluster: Cluster) -> None:

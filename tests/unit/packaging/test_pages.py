@@ -33,6 +33,7 @@ MADE = {
     # what a reader makes, or a command does
     *("storm.json", "storm.html", "cluster.toml", "n1.toml", "n3.toml", "node.toml", "metad.toml", "broker.py"),
     *("tokens.txt", "calibration.toml", "scenario.toml", "my.toml", "schedule.json", "a.toml", "size.toml"),
+    "settings.toml",
 }
 TREE = {
     path.relative_to(ROOT).as_posix()

@@ -12,8 +12,9 @@ import pytest
 from metad.config import StorageConfig
 from metad.node.disk.backups import AGE_S, IDLE_S, Backups
 from metad.storage.rocks import RocksEngine, Shared, state_options
-from metad_wire.errors import ConflictError, MetadError, NoRoomError, NotFoundError
-from metad_wire.methods import BACKUP_BEGIN, BACKUP_END, BACKUP_READ
+from metad_wire.cluster import ReadIndexReply
+from metad_wire.errors import ConflictError, MetadError, NoRoomError, NotFoundError, NotLeaderError
+from metad_wire.methods import BACKUP_BEGIN, BACKUP_END, BACKUP_READ, encode
 from metad_wire.operator.backup import BackupBegin, BackupBegun, BackupEnd, BackupPiece, BackupRead
 
 
@@ -51,6 +52,10 @@ class World:
         self.now_s = until_s
 
 
+class _Replica(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
 class Rig:
     def __init__(self, place: Path) -> None:
         self.world, self.room = World(), True
@@ -58,10 +63,19 @@ class Rig:
         self.engine.write({b"key": b"value"})
         identity: Any = SimpleNamespace(node_id="n1", store_id="s", cluster_id="c", format=4, converts=0)
         self.stores: Any = SimpleNamespace(directory=place, state=self.engine, identity=identity)
-        groups: Any = SimpleNamespace(drivers={})
+        self.groups: Any = SimpleNamespace(drivers={})
         health: Any = SimpleNamespace(failure=None)
-        world, peers = cast_any(self.world), cast_any(None)
-        self.backups = Backups(self.stores, groups, peers, world, health, has_room=lambda _: self.room)
+        self.peers: Any = SimpleNamespace(call=None)
+        world = cast_any(self.world)
+        self.backups = Backups(self.stores, self.groups, self.peers, world, health, has_room=lambda _: self.room)
+
+    def follow(self, applied: int) -> Any:
+        """Have a replica of a group without a leader."""
+        group = SimpleNamespace(group_id="data-0", name="data-0", is_leader=False, leader="")
+        machine = SimpleNamespace(applied=applied, revision=applied, reader=SimpleNamespace(now_ms=lambda: 1))
+        driver = _Replica(group=group, machine=machine, installing=False)
+        self.groups.drivers["data-0"] = driver
+        return driver
 
     def ask(self, method: Any, body: Any) -> Any:
         found: list[Any] = []
@@ -154,3 +168,35 @@ def test_a_node_without_room_or_with_rows_to_convert_takes_none(rig: Rig) -> Non
     rig.room, rig.stores.identity.converts = True, 3
     with pytest.raises(ConflictError, match="converts rows of an older format"):
         rig.begin("a")
+
+
+def test_a_group_that_elects_its_leader_is_asked_again(rig: Rig) -> None:
+    """Once one said ``conflict``: a leader that had died just before was the end of a backup."""
+    driver, asked, found = rig.follow(applied=7), list[float](), list[Any]()
+
+    def call(node: str, method: int, payload: bytes, done: Callable[[Any], None]) -> None:
+        asked.append(rig.world.now_s)
+        lost = len(asked) == 1
+        done(NotLeaderError("it leads no more") if lost else encode(ReadIndexReply(7)))
+
+    rig.peers.call = call
+    rig.backups.handle(BACKUP_BEGIN, BackupBegin("a"), found.append)
+    rig.world.wait(2)
+    assert not found
+    driver.group.leader = "n2"
+    rig.world.wait(1)
+    begun = BACKUP_BEGIN.decode_reply(found[0])
+    assert [(group.group, group.index, group.stale) for group in begun.groups] == [("data-0", 7, False)]
+    assert len(asked) == 2, "once it has said how far the group is, it is not asked again"
+
+
+def test_a_group_without_a_leader_is_not_waited_for_without_end_and_not_at_all_where_stale_is_enough(rig: Rig) -> None:
+    rig.follow(applied=7)
+    found: list[Any] = []
+    rig.backups.handle(BACKUP_BEGIN, BackupBegin("a", stale=True), found.append)
+    (group,) = BACKUP_BEGIN.decode_reply(found.pop()).groups
+    assert group.stale
+    rig.backups.handle(BACKUP_BEGIN, BackupBegin("b"), found.append)
+    rig.world.wait(30)
+    assert isinstance(found[0], ConflictError)
+    assert "no leader of data-0 is known" in str(found[0])

@@ -329,7 +329,7 @@ async def test_a_handshake_that_does_not_come_is_closed_with_a_reason(server: Se
 async def test_who_holds_up_the_others_with_half_a_frame_is_closed(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server._intake._bytes_max = 100_000
+    server._intake.bytes_max = 100_000
     monkeypatch.setattr(intake_module, "_TURN_S", 0.01)
     (first, first_stream), (slow, slow_stream), (other, other_stream) = (connect(server) for _ in range(3))
     first.data_received(put(1, 200_000)[:90_000])
@@ -350,7 +350,7 @@ async def test_who_holds_up_the_others_with_half_a_frame_is_closed(
 
 
 async def test_waiting_for_memory_and_for_the_reader_are_two_reasons_not_to_read(server: Server) -> None:
-    server._intake._bytes_max = 100_000
+    server._intake.bytes_max = 100_000
     (first, _), (turn, turn_stream), (second, stream) = (connect(server) for _ in range(3))
     first.data_received(put(1, 200_000)[:90_000])
     turn.data_received(put(1, 50_000)[:40_000])
@@ -532,7 +532,7 @@ async def test_events_that_nobody_reads_are_bounded_for_all_connections_together
 
 async def test_watches_of_a_connection_are_bounded(server: Server) -> None:
     connection, stream = connect(server)
-    connection._limits = msgspec.structs.replace(connection._limits, connection_watch_streams_max=2)
+    connection.limits = msgspec.structs.replace(connection.limits, connection_watch_streams_max=2)
     connection.data_received(watching(1) + watching(2) + watching(3))
     await until(lambda: stream.errors())
     assert [error.name for error in stream.errors()] == ["overloaded"]

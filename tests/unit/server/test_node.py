@@ -108,6 +108,7 @@ async def test_a_request_of_no_items_has_an_answer(make: MakeRig, method: method
     fields = method.body.__struct_fields__
     values = {"items": [], "broker": "b", "broker_epoch": 1, "tenant": "t", "group": "g"}
     values |= {"namespace": "n", "lease": "l", "filter": "#", "lease_ms": 1_000, "publish_wills": True}
+    values |= {"setting": "limits.slow_ms"}
     body = method.body(**{name: values[name] for name in fields if name in values})
     assert isinstance(await rig.ask(method, body), method.reply)
 

@@ -36,6 +36,7 @@ ALLOWED = {
     "clients/metad_client/prometheus.py": AT_THE_START,
     "metad/config/files.py": AT_THE_START,
     "metad/node/node.py": PROC,
+    "metad/node/settings.py": "at the start, and then in a thread",
     "metad/server/access.py": "before anything is served, and then by Watched, in a thread",
     "metad/node/disk/stores.py": AT_THE_START,
     "metad/process_limits.py": AT_THE_START,

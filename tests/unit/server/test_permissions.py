@@ -27,6 +27,8 @@ from metad_wire.declaration import Declaration, DeclaredField
 from metad_wire.errors import ERRORS, FencedError, MetadError, NotLeaderError, OverloadedError, PermissionDeniedError
 from metad_wire.families import FAMILIES
 from metad_wire.methods import METHODS, By, For, Method, encode
+from metad_wire.operator.backup import BackupBegin, BackupEnd
+from metad_wire.operator.settings import GetSettings, SetSetting
 from metad_wire.table import ROWS
 from metad_wire.table import TABLES as BUILT_IN
 from metad_wire.tables.access import (
@@ -159,7 +161,7 @@ RIGHTS = {
     "own": "broker.register broker.heartbeat broker.drain broker.deregister broker.serve",
     "admin": "session.end_tenant group.restore tenants.end tenants.keep quota.put quota.delete feature.change "
     "broker.fence "
-    "declaration.drop assignment.elect system.compact "
+    "declaration.drop assignment.elect system.compact system.settings system.set "
     "assignment.move plan.create plan.set plan.delete role.put role.delete principal.put principal.change "
     "principal.delete cluster.join cluster.leave cluster.transfer cluster.add_group cluster.rebalance",
 }
@@ -521,6 +523,26 @@ async def test_the_log_says_who_has_administered_and_who_was_refused(rig: Rig, m
         ("client_denied", {**app, "method": "role.put", "detail": f"{detail} admin role of all"}),
         ("client_denied", {**app, "method": "kv.scan", "detail": f"{detail} read kv of 'a'"}),
         ("client_denied", {**app, "method": "kv.put", "detail": f"{detail} write kv of 'a', 'k'"}),
+    ]
+
+
+async def test_of_a_backup_the_trail_has_its_beginning_and_what_is_complete(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted: list[AuditEntry] = []
+    monkeypatch.setattr(rig.node.audit, "note", noted.append)
+    for method, body in (
+        (methods.BACKUP_BEGIN, BackupBegin("b")),
+        (methods.BACKUP_END, BackupEnd("b")),
+        (methods.BACKUP_END, BackupEnd("b", "20261129T201500.123Z-b")),
+        (methods.SETTINGS, GetSettings("limits.slow_ms")),
+        (methods.SETTING_SET, SetSetting("limits.slow_ms", "2s")),
+    ):
+        await rig.answered(send(rig, OPS, method, body))
+    assert [(line.method, line.names, line.outcome) for line in noted] == [
+        ("backup.begin", "b/False", "unsupported"),
+        ("backup.end", "20261129T201500.123Z-b", "done"),
+        ("system.set", "limits.slow_ms/2s", "done"),
     ]
 
 

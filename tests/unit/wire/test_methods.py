@@ -61,7 +61,8 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
         ),
     }, "brokers say by themselves how they are, and programs which tables they bring"
     assert {method.name for method in METHODS.values() if method.whose is For.ADMINS} == {
-        *("system.compact", "broker.fence", "declaration.drop", "assignment.elect", "assignment.move"),
+        *("system.compact", "system.settings", "system.set"),
+        *("broker.fence", "declaration.drop", "assignment.elect", "assignment.move"),
         *(f"plan.{name}" for name in ("create", "set", "delete")),
         *("tenants.end", "tenants.keep", "quota.put", "quota.delete", "feature.change"),
         *("role.put", "role.delete", "principal.put", "principal.change", "principal.delete"),
@@ -76,7 +77,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
     assert {method.name for method in METHODS.values() if method.lane is Lane.HEARTBEATS} == {"broker.heartbeat"}
     assert {method.name for method in METHODS.values() if method.lane is Lane.CONTROL} == {
         *("quota.use", "quota.counts"),
-        *("system.status", "system.activity", "system.events", "system.compact"),
+        *("system.status", "system.activity", "system.events", "system.compact", "system.settings", "system.set"),
         *(f"broker.{name}" for name in ("register", "serve", "drain", "deregister", "fence", "get", "list", "change")),
         *(
             f"cluster.{name}"

@@ -98,6 +98,8 @@ class BackupEnd(Message, frozen=True):
     """Drops a checkpoint. One that is not there is dropped already."""
 
     id: str
+    backup: Annotated[str, Meta(max_length=128)] = ""
+    """Name of the backup that is complete now, for the audit trail; empty: it is not."""
 
 
 class BackupLog(Message, frozen=True):

@@ -286,7 +286,7 @@ class ReturnShare:
         """The slots that are given out of it."""
         self._node_id = node_id
         self._rate = rate
-        self._per_s_max = per_s_max
+        self.per_s_max = per_s_max
         self._members = members
         self._became_busy = became_busy
         self._busy_s = float("-inf")  # since when it has been busy
@@ -339,8 +339,8 @@ class ReturnShare:
 
     def _own(self, now: float) -> Capacity:
         per_s = self._rate.estimate(now)
-        if self._per_s_max and self._per_s_max <= per_s:
-            return Capacity(self._per_s_max, HORIZON_S)
+        if self.per_s_max and self.per_s_max <= per_s:
+            return Capacity(self.per_s_max, HORIZON_S)
         if not self._rate.measured:
             return Capacity(per_s, _UNMEASURED_S)
         return Capacity(per_s, min(HORIZON_S, max(_UNMEASURED_S, _BELIEVED * (now - self._busy_s))))

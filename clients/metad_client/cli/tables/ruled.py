@@ -203,6 +203,7 @@ def _add_config(verbs: Commands) -> None:
     parser = verbs.add("effective", "what holds in some scopes, and which of them says so", _effective)
     parser.add_argument("scopes", nargs="+", type=_scope, metavar="KIND=SCOPE", help="as in topic=acme/orders")
     parser.add_argument("--name", action="append", dest="names", metavar="N", help="only this setting; may be repeated")
+    verbs.hint("; these are settings of brokers: `metadctl settings` has those of nodes")
 
 
 def _setting(parser: Parser) -> Parser:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from metad.config import RaftConfig, StorageConfig
-from metad.node.chores.comparisons import EVERY_S
 from metad_judge.invariants import Violation
 from metad_wire.messages import GroupStatus
 
 from ..cluster import DATA, SimNode
 from .scene import Scene, scenario
 
+EVERY_S = StorageConfig().compare_every_ms / 1000
 _FOUND_S = 15 * EVERY_S
 _TEXT = b"a value that a bad memory changes"
 
