@@ -109,6 +109,10 @@ class GroupStatuses:
             served_per_s=round(driver.rate.estimate(self._environment.now())),
             unlike=driver.unlike if replica.is_leader else [],
             undecided=driver.undecided and replica.is_leader,
+            sealed_move=driver.machine.holding.sealed_move,
+            opened_move=driver.machine.holding.opened_move,
+            opened_batch=driver.machine.holding.opened_batch,
+            adopted_move=driver.machine.holding.adopted_move,
         )
 
 
