@@ -9,6 +9,7 @@ the refusal at night may act on it. So it never advises to remove a member that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -354,9 +355,13 @@ def move_replica(current: ClusterMap, wish: MoveReplica, lost: Collection[str]) 
     others = [node for node in record.replicas if node != wish.source]
     if wish.target == wish.source or any(machine_of(node) == machine_of(wish.target) for node in others):
         raise InvalidRequestError(f"{wish.target} or its machine has a replica of {wish.group} already")
-    record = msgspec.structs.replace(record, replicas=sorted([*others, wish.target]))
+    preferred = record.preferred
+    if preferred == wish.source:
+        led = Counter(group.preferred for group in current.groups)
+        able = [node for node in others if node in leading(current.nodes)] if target.drained else [wish.target]
+        preferred = min(able, key=lambda node: (led[node], node), default="")
+    record = msgspec.structs.replace(record, replicas=sorted([*others, wish.target]), preferred=preferred)
     groups = [record if group.group_id == record.group_id else group for group in current.groups]
-    groups = balanced_leaders(groups, leading(current.nodes), regions_of(current.nodes))
     return changed(current, "; ".join(replicas_text(current.groups, groups)), groups=groups)
 
 

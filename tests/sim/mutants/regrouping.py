@@ -15,14 +15,6 @@ REGROUPING_MUTANTS: tuple[Mutant, ...] = (
         "group_is_merged_away_and_removed",
     ),
     _m(
-        "groups_are_removed_with_their_rows",
-        "the leader drops rows of slots that are not its own, and closes its moves, before its group is removed",
-        "metad.control.controller:Controller._remove",
-        "if not leader or group is None:",
-        "if True:",
-        "rows_that_are_not_swept_yet_are_dropped_before_their_group_is",
-    ),
-    _m(
         "names_of_groups_are_used_again",
         "no group is called as one that was removed",
         "metad.control.map.decisions:remove_group",

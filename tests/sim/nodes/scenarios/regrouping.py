@@ -6,15 +6,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 from zlib import crc32
 
-from metad.state.cluster.cluster import read_map
-from metad.storage import keys
-from metad_client import Client, ConflictError, KvPutItem, Options
+from metad_client import Client, ConflictError, Options
 from metad_wire import messages as m
 from metad_wire.cluster import METADATA, GroupId
 from metad_wire.errors import MetadError
 from metad_wire.key import SLOT_MASK, text
 from metad_wire.methods import FEATURE_SWITCH
-from metad_wire.table import moving_rows
 from metad_wire.tables.feature import REMOVED_GROUPS, FeatureRecord
 
 from ..cluster import DATA
@@ -103,42 +100,18 @@ def group_is_merged_away_and_removed() -> None:
 
 
 @scenario
-def rows_that_are_not_swept_yet_are_dropped_before_their_group_is() -> None:
-    """The map has heard of the move, and the source has many rows that it has yet to drop."""
+def group_is_removed_while_its_leader_dies() -> None:
+    """The map has heard of the move, and the source has not closed it, or has rows that it has yet to drop."""
     with _Scene(data=2) as scene:
         scene.allow_removals()
         scene.fill(b"1")
-        for space in _SPACES:
-            rows = [KvPutItem(space, f"{number}", b"") for number in range(1_000)]
-            scene.ask(scene.one, lambda c, rows=rows: c.kv.put_many(rows))  # type: ignore[misc]
-        left: list[bytes] = []
-
-        def look(name: str, group: GroupId, _: int) -> None:
-            leader = scene.leader(_OTHER)
-            if group != METADATA or leader is None:
-                return
-            known = read_map(scene.nodes[name].disks.state)
-            if known is not None and known.ordinals:
-                scene.on_applied.remove(look)
-                for row in moving_rows(_OTHER.kind):
-                    prefix = keys.table_prefix(keys.group_prefix(_OTHER), row)
-                    left.extend(key for key, _ in leader.disks.state.scan(prefix, keys.after_prefix(prefix), 100))
-
-        scene.on_applied.append(look)
         number = scene.begin_move(1, 0)
-        asked: list[Any] = []
-
-        def moved(_: str, group: GroupId, __: int) -> None:
-            if group == METADATA and scene.is_moved(number):
-                scene.on_applied.remove(moved)
-                order = lambda: asked.append(scene.begin(scene.two, lambda c: c.cluster.remove_group("data-1")))  # noqa: E731
-                scene.loop.call_soon(order, context=scene.loop.outside)
-
-        scene.on_applied.append(moved)
-        assert scene.run_until(lambda: bool(asked) and asked[0].done(), _SETTLED_S)
-        if asked[0].exception() is not None:  # the move was not closed yet
-            scene.order(lambda c: c.cluster.remove_group("data-1"))
-        assert not left, f"it is removed with {len(left)} rows"
+        assert scene.run_until(lambda: scene.is_moved(number), _SETTLED_S)
+        scene.lead(_OTHER).crash(power=False)
+        assert "is removed" in scene.order(lambda c: c.cluster.remove_group("data-1"))
+        for sim in scene.nodes.values():
+            if not sim.up:
+                sim.start()
         scene.require_settled(_SETTLED_S)
         scene.check(b"1")
 
