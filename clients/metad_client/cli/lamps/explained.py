@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from metad_wire.cluster import METADATA, ClusterMap, GroupId, SlotMove, slots_count, unpack_slots
 
@@ -20,8 +21,7 @@ from ..view import ClusterView, GroupView, NodeView
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(msgspec.Struct, frozen=True):
     """Says why a group is as it is. ``--json`` prints the fields."""
 
     group: str
@@ -36,8 +36,8 @@ class Explained:
     """Why there are so many replicas, and who leads."""
     next: str
     """What happens next, and what that waits for."""
-    replicas: list[Row] = field(default_factory=list)
-    moves: list[Row] = field(default_factory=list)
+    replicas: list[Row]
+    moves: list[Row]
 
     def facts(self) -> Row:
         """What a person is told, besides the tables of replicas and moves."""
