@@ -440,12 +440,12 @@ class Controller:
 
     def _remove(self, name: str, done: Done) -> None:
         """Remove a group, once its leader has dropped what rows of slots that are not its own it may have had."""
+        group = decisions.check_removable(self._map(), name)
         if REMOVED_GROUPS not in self._host.features.on:
             raise ConflictError(
                 f"no group can be removed before the feature {REMOVED_GROUPS} is on, which is for ever: "
                 f"metadctl features allow {REMOVED_GROUPS}"
             )
-        group = decisions.check_removable(self._map(), name)
         reports: list[m.GroupStatus] = []
 
         def swept(result: bytes | MetadError | None) -> None:

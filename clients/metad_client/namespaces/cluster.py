@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
+
+from msgspec import Meta
 
 from metad_wire import cluster as c
 from metad_wire import methods
@@ -22,10 +25,12 @@ from metad_wire.methods import Body, Method, Reply
 
 from ..dispatch.calls.call import Call
 from ..dispatch.dispatcher import Dispatcher
-from ..errors import InvalidRequestError, MetadError, NotFoundError
+from ..errors import MetadError, NotFoundError
 from ..requests.requests import Requests
 from ..requests.wrong import argument, sequence
 from . import Facade
+
+_Slot = Annotated[int, Meta(ge=0, lt=c.SLOTS)]
 
 
 class Cluster(Facade):
@@ -156,8 +161,7 @@ class Cluster(Facade):
         the client does not repeat the call: look at the map. Raises NotFoundError, InvalidRequestError,
         ConflictError."""
         numbers = sequence("slots", slots, "int")
-        if wrong := [slot for slot in numbers if not 0 <= slot < c.SLOTS]:
-            raise InvalidRequestError(f"slots: there is no slot {wrong[0]}, they are 0 to {c.SLOTS - 1}")
+        argument("slots", numbers, list[_Slot])
         body = c.MoveSlots(to, group, c.slot_bits({*numbers}) if numbers else b"", half)
         return await self._requests.one(methods.CLUSTER_MOVE_SLOTS, body, deadline_s, once=not to)
 
