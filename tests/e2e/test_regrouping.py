@@ -14,7 +14,7 @@ import pytest
 from e2e_nodes import PAUSE_S, Nodes
 from e2e_server import METAD, Server
 
-from metad_client import Client, NotFoundError, Watched, connect
+from metad_client import Client, NotFoundError, Watch, Watched, connect
 from waiting import WAIT_S, until
 
 SPACES = [f"space-{number}" for number in range(30)]
@@ -48,6 +48,14 @@ class Writer:
         await self._task
 
 
+async def follow(watch: Watch, seen: list[tuple[str, int]]) -> None:
+    """Note each version that comes, and each gap."""
+    async for batch in watch:
+        seen.extend((batch.kind, event.record.version) for event in batch.events if event.record is not None)
+        if batch.kind == "gap":
+            seen.append(("gap", 0))
+
+
 async def ctl(where: str, *words: str, status: int = 0) -> str:
     """What ``metadctl`` says: on stdout, or on stderr if it is to fail."""
     command = [METAD.with_name("metadctl"), "--endpoint", where, *words]
@@ -66,16 +74,7 @@ async def test_groups_are_split_moved_merged_and_removed_under_writes(tmp_path: 
         nodes.start("n4", join="n1").ready()
         async with connect(nodes.url) as client, client.watch(Watched("kv", tenant=SPACES[0])) as watch:
             seen: list[tuple[str, int]] = []
-
-            async def follow() -> None:
-                async for batch in watch:
-                    seen.extend(
-                        (batch.kind, event.record.version) for event in batch.events if event.record is not None
-                    )
-                    if batch.kind == "gap":
-                        seen.append(("gap", 0))
-
-            following = asyncio.create_task(follow())
+            following = asyncio.create_task(follow(watch, seen))
             writer = Writer(client)
             await writer.more()
             await ctl(nodes.where, "groups", "split", "data-0", *WAITS)

@@ -211,7 +211,7 @@ class ClusterMap(Message, frozen=True):
     """How many voters every group but ``metadata-0`` should have, if there are as many machines. 0: an older version
     formed the cluster, and its next leader of ``metadata-0`` notes what is configured there."""
     ordinals: dict[str, U32] = {}  # noqa: RUF012
-    """By kind of group: the least ordinal that no group ever had, if groups were removed."""
+    """By kind, where groups were removed: the least ordinal that none ever had."""
 
     def node(self, node_id: str) -> NodeRecord | None:
         """Return the record of a member. None means that the node is no member."""
@@ -657,7 +657,7 @@ class MoveSlots(Message, frozen=True):
 
 
 class MoveReplica(Message, frozen=True):
-    """Moves a replica of a group to another node, which gets all rows before the first is taken out.
+    """Moves a replica of a group to another node. That has all rows before the first is taken out.
     ``not_found`` if there is no such group or node. ``invalid_request`` if the group is ``metadata-0``, ``source`` has
     no replica of it, or ``target`` or its machine has one; ``conflict`` if ``target`` is leaving or out of reach."""
 

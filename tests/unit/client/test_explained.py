@@ -22,9 +22,20 @@ def status(name: str, node: str, **fields: Any) -> m.GroupStatus:
     leads = node == "n1"
     followers = [m.FollowerStatus(other, "replicate", 90, True) for other in VOTERS[1:]] if leads else []
     said: dict[str, Any] = {
-        "name": name, "kind": "data", "slots": 0, "applied": 100, "first": 1, "last": 100, "log_bytes": 0,
-        "role": "leader" if leads else "follower", "leader": "n1", "term": 1, "commit": 100,
-        "voters": VOTERS, "followers": followers, **fields,
+        "name": name,
+        "kind": "data",
+        "slots": 0,
+        "applied": 100,
+        "first": 1,
+        "last": 100,
+        "log_bytes": 0,
+        "role": "leader" if leads else "follower",
+        "leader": "n1",
+        "term": 1,
+        "commit": 100,
+        "voters": VOTERS,
+        "followers": followers,
+        **fields,
     }
     return m.GroupStatus(**said)
 
