@@ -35,6 +35,7 @@ from metad_wire.methods import (
     CLUSTER_MAP,
     CLUSTER_RETURNS,
     CLUSTER_STORE,
+    GROUP_COMMAND,
     QUOTA_COUNTS,
     STATUS,
     Method,
@@ -42,7 +43,7 @@ from metad_wire.methods import (
     encode,
 )
 from metad_wire.policy.returns import ReturnBudget
-from metad_wire.tables.feature import FeatureRecord
+from metad_wire.tables.feature import REMOVED_GROUPS, FeatureRecord
 from metad_wire.tables.tenants import QuotaCounts
 
 from .. import log_events
@@ -155,6 +156,9 @@ class Controller:
             self._seen.leads_no_longer(record.group_id)
             if record.group_id != METADATA and self._config.node_id not in (*record.replicas, *record.learners):
                 self._retire(record)
+        for group in [group for group in groups.drivers if groups.map.has_removed(group)]:
+            if not groups.drivers[group].installing:
+                self._host.close_group(group)
         self._migrations.follow(groups.map)
         self._brokers.follow(groups.map)
         self._tend(groups.map, now_s)
@@ -178,7 +182,7 @@ class Controller:
         wanted = self._presence.record
         said = known.node(wanted.node_id)
         if said is not None:
-            wanted = msgspec.structs.replace(wanted, leaving=said.leaving)
+            wanted = msgspec.structs.replace(wanted, leaving=said.leaving, drained=said.drained)
         if said == wanted or not wanted.endpoint or now_s - self._announced_s < RECONCILE_S:
             return
         self._announced_s = now_s
@@ -372,7 +376,7 @@ class Controller:
         if isinstance(body, ABOUT_BROKERS):
             self._brokers.handle(body, done, arrived_s, source)
             return
-        replicas = self._wanted(current)
+        replicas = _wanted(current, self._config)
         match body:
             case c.Join(node, member_at):
                 check_node(node)
@@ -389,6 +393,17 @@ class Controller:
                 self._grant(decisions.rebalance(current, wanted or replicas, lost, wanted or current.replicas), done)
             case c.Transfer():
                 self._grant(decisions.transfer(current, body), done)
+            case c.Drain(node_id, undo):
+                decided = decisions.undrain(current, node_id) if undo else decisions.drain(current, node_id, lost)
+                self._grant(decided, done)
+            case c.MoveSlots():
+                if no_room := "" if body.to else self._groups.drivers[METADATA].no_room():
+                    raise NoRoomError(no_room)
+                self._grant(decisions.move_slots(current, body, replicas, lost), done)
+            case c.MoveReplica():
+                self._grant(decisions.move_replica(current, body, lost), done)
+            case c.RemoveGroup(name):
+                self._remove(name, done)
             case c.ReturnReport(node_id):
                 if current.node(node_id) is None:
                     raise NotFoundError(f"{node_id!r} is no member of the cluster")
@@ -415,7 +430,7 @@ class Controller:
                 if leaving.is_leaving(current, node_id):
                     decision = leaving.forget(current, node_id, reports)
                 else:
-                    fewer, wanted = wish.fewer or wish.lost, self._wanted(current)
+                    fewer, wanted = wish.fewer or wish.lost, _wanted(current, self._config)
                     decision = leaving.leave(current, node_id, self._seen.lost, reports, wanted, fewer=fewer)
                 self._grant(decision, done)
             except MetadError as error:
@@ -423,9 +438,36 @@ class Controller:
 
         self._ask_all_leaders(answered)
 
-    def _wanted(self, current: ClusterMap) -> int:
-        """How many replicas a group should have."""
-        return current.replicas or self._config.cluster.replicas
+    def _remove(self, name: str, done: Done) -> None:
+        """Remove a group, once its leader has dropped what rows of slots that are not its own it may have had."""
+        group = decisions.check_removable(self._map(), name)
+        if REMOVED_GROUPS not in self._host.features.on:
+            raise ConflictError(
+                f"no group can be removed before the feature {REMOVED_GROUPS} is on, which is for ever: "
+                f"metadctl features allow {REMOVED_GROUPS}"
+            )
+        reports: list[m.GroupStatus] = []
+
+        def swept(result: bytes | MetadError | None) -> None:
+            try:
+                if isinstance(result, MetadError):
+                    raise result
+                self._grant(decisions.remove_group(self._map(), name, reports), done)
+            except MetadError as error:
+                done(error)
+
+        def answered(found: list[m.GroupStatus]) -> None:
+            reports.extend(found)
+            leader = next((status.leader for status in reports if status.name == name), "")
+            driver, order = None if group is None else self._groups.drivers.get(group), c.GroupCommand("sweep", 0)
+            if not leader or group is None:
+                swept(None)
+            elif leader != self._config.node_id:
+                self._host.call_peer(leader, GROUP_COMMAND.code, GROUP_COMMAND.encode_request(order, group=name), swept)
+            elif driver is not None:
+                self._migrations.sweep(driver, order, swept)
+
+        self._ask_all_leaders(answered)
 
     # --- storing -----------------------------------------------------------------------------------------
 
@@ -464,3 +506,8 @@ class Controller:
 
 def _ignore(_: bytes | MetadError) -> None:
     """Reconciling finds out whether it was done."""
+
+
+def _wanted(current: ClusterMap, config: Config) -> int:
+    """How many replicas a group should have."""
+    return current.replicas or config.cluster.replicas

@@ -155,6 +155,8 @@ class Migrations:
 
     async def _sweep(self, driver: Replica, order: GroupCommand) -> None:
         group = driver.group
+        if sealed := driver.machine.holding.sealed_move:
+            raise ConflictError(f"slots of {group.name} are sealed by move {sealed}, which is not closed yet")
         held = unpack(driver.machine.holding.slots)
         dropped = 0
         for row in moving_rows(group.group_id.kind):

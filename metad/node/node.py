@@ -219,9 +219,9 @@ class Node:
         self.will_turns = WillTurns(self.requests, environment)
         self.sweeps = Sweeps(config.expiry, groups, self.requests, stores, environment, health)
         self._lease_ends = LeaseEnds(groups, self.requests, environment, health, standstills)
-        self._handover = Handover(lambda: [driver.group for driver in self.drivers.values()], environment.now)
-        self._to_more_room = Handover(self._led_without_room, environment.now)
-        self._statuses.listen(self._lead_with_room)
+        self._handover = Handover(lambda: [one.group for one in self.drivers.values()], environment.now, groups.drained)
+        self._to_others = Handover(self._led_in_vain, environment.now, groups.drained, at_all_costs=False)
+        self._statuses.listen(self._lead_no_more)
         leaders = self.leaders = LeaderCalls(config.node_id, groups, self.requests, environment, outbound)
         self._assignments = Assignments(groups, self.requests, leaders, environment, health)
         self.comparisons = Comparisons(stores, groups, snapshots, outbound, agenda, environment, health, config.storage)
@@ -565,17 +565,17 @@ class Node:
         if led > (left := self._led()):
             event(log_events.HANDED_OVER, groups=led - left, of=led, seconds=round(self.environment.now() - begin_s, 3))
 
-    def _lead_with_room(self) -> None:
-        self._to_more_room.step()
+    def _lead_no_more(self) -> None:
+        self._to_others.step()
 
     def _has_room(self, size: int) -> bool:
         return self.disk_room.has_room_for(size)
 
-    def _led_without_room(self) -> list[RaftGroup]:
-        """Groups that are better led by nodes with room on their disks."""
-        return [
-            driver.group for driver in self.drivers.values() if driver.group.is_leader and driver.group.should_leave
-        ]
+    def _led_in_vain(self) -> list[RaftGroup]:
+        """Groups that others should lead: those with room on their disks, or all but this node, which is drained."""
+        drained = self.config.node_id in self.groups.drained()
+        led = [driver.group for driver in self.drivers.values() if driver.group.is_leader]
+        return [group for group in led if drained or group.should_leave]
 
     def _led(self) -> int:
         return sum(driver.group.is_leader for driver in self.drivers.values())

@@ -91,6 +91,9 @@ class Host(GroupObserver[_Told], Protocol[_Told]):
     def shortage(self) -> int:
         """How this node's disk is: :data:`ROOM`, :data:`LOW` or :data:`FULL`."""
 
+    def yields(self) -> bool:
+        """Whether others are to lead while they can: the node is drained."""
+
     def room(self, peer: str) -> int:
         """How many bytes of records may be sent to a peer before it replies, by all groups together. Others wait behind
         them, and so do the peer's heartbeats."""
@@ -105,6 +108,7 @@ class BoundHost:
         self.calendar: Callable[[], float] = host.calendar
         self.crowded: Callable[[], bool] = host.crowded
         self.shortage: Callable[[], int] = host.shortage
+        self.yields: Callable[[], bool] = host.yields
         self.room: Callable[[str], int] = host.room
         self.send: Callable[[str, AnyMessage], None] = partial(host.send, group)
         self.wake: Callable[[], None] = partial(host.wake, group)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from itertools import repeat
 from typing import Final, Protocol
 
@@ -85,6 +85,9 @@ class Observer(GroupObserver[RaftGroup], Protocol):
 
     def unsafe(self, error: UnsafeStateError) -> None:
         """A rule is broken: stop."""
+
+    def drained(self) -> Collection[str]:
+        """The nodes that are to lead nothing while others can."""
 
 
 class Replicas:
@@ -162,6 +165,10 @@ class Replicas:
         if not self._woken:
             self._schedule()
         self._woken[group] = None
+
+    def yields(self) -> bool:
+        """See :class:`.base.Host`."""
+        return self.node_id in self._observer.drained()
 
     def room(self, peer: str) -> int:
         """See :class:`.base.Host`."""

@@ -297,6 +297,10 @@ def body_of(method: Method[Any, Any], known: c.ClusterMap) -> Any:
 
 
 OF_ONE_BODY: dict[str, Any] = {
+    "cluster.drain": c.Drain("nobody", undo=True),
+    "cluster.move_slots": c.MoveSlots(f"data-{GROUP}", slots=c.slot_bits([0])),
+    "cluster.move_replica": c.MoveReplica(f"data-{GROUP}", "nobody", "nobody"),
+    "cluster.remove_group": c.RemoveGroup(f"data-{GROUP}"),
     "watch.open": WatchOpen([WatchFilter("kv")]),
     "system.set": SetSetting("limits.slow_ms", "1s"),
     "backup.begin": bak.BackupBegin("b1"),

@@ -80,6 +80,7 @@ ALIKE: Final = {*PLURALS.values()} - {"topics", "connector-tasks", "resources", 
 COMMANDS: Final = {words: needs for words, needs in leaves(build_parser()) if words.split()[0] not in ALIKE}
 COMMANDS["topics delete"] = [NAME, NAME]
 COMMANDS["connector-tasks delete"] = [NAME, NAME, "0"]
+COMMANDS["groups move"] = [NAME, "--from", NAME, "--to", NAME]
 COMMANDS["partitions get"] = [NAME, NAME, NAME, "0"]
 LISTS: Final = {
     *("list kv", "list sequences"),

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+from msgspec import Meta
 
 from .messages import ItemError, Message, Revision, SessionKey, TenantEnd
 from .text.fields import U32, U63, Batch, ClientId
@@ -138,6 +140,8 @@ class NodeRecord(Message, frozen=True):
     """``host:port`` for clients over QUIC; empty if there is none."""
     features: list[str] = []  # noqa: RUF012 - msgspec copies it
     """The features of the cluster that its software knows, in order of their names; empty from an older version."""
+    drained: bool = False
+    """It leads nothing while others can."""
 
 
 class GroupRecord(Message, frozen=True):
@@ -206,6 +210,8 @@ class ClusterMap(Message, frozen=True):
     replicas: U32 = 0
     """How many voters every group but ``metadata-0`` should have, if there are as many machines. 0: an older version
     formed the cluster, and its next leader of ``metadata-0`` notes what is configured there."""
+    ordinals: dict[str, U32] = {}  # noqa: RUF012
+    """By kind, where groups were removed: the least ordinal that none ever had."""
 
     def node(self, node_id: str) -> NodeRecord | None:
         """Return the record of a member. None means that the node is no member."""
@@ -214,6 +220,15 @@ class ClusterMap(Message, frozen=True):
     def group(self, group: GroupId | None) -> GroupRecord | None:
         """Return the record of a group. None means that the map has no such group."""
         return next((record for record in self.groups if record.group_id == group), None)
+
+    def next_ordinal(self, kind: str) -> int:
+        """Return the ordinal that the next group of a kind gets: no group has had it before."""
+        last = max((record.ordinal for record in self.groups if record.kind == kind), default=-1)
+        return max(self.ordinals.get(kind, 0), last + 1)
+
+    def has_removed(self, group: GroupId) -> bool:
+        """Whether there was such a group, and it was removed. A group that the map has not heard of was not."""
+        return group.ordinal < self.next_ordinal(group.kind) and self.group(group) is None
 
 
 class MapRequest(Message, frozen=True):
@@ -614,6 +629,54 @@ class Rebalance(Message, frozen=True):
 
     replicas: U32 = 0
     """How many replicas every group should have from now on, at most 15; 0: as many as before."""
+
+
+class Drain(Message, frozen=True):
+    """Has a node lead nothing, and keep its replicas. This lasts until it is undone, also over restarts. The leader of
+    ``metadata-0`` writes it into the map; the node hands over what it leads soon after. ``not_found`` if the node is no
+    member; ``conflict`` if it is leaving, or a group would have no voter within reach that may lead."""
+
+    node_id: str
+    undo: bool = False
+    """The node may lead again, and becomes the preferred leader of its share of groups."""
+
+
+class MoveSlots(Message, frozen=True):
+    """Moves slots to another group. Both serve meanwhile. ``conflict`` while other slots are being moved.
+    ``not_found`` if there is no such group. ``invalid_request`` if the groups are of different kinds, a slot is not the
+    group's, slot 0 of kind ``metadata`` would leave ``metadata-0``, or nothing says which slots."""
+
+    to: str = ""
+    """Name of the group that gets them; empty: a group that is added for them, of the kind of ``group``."""
+    group: str = ""
+    """Name of the group that has them; empty: those of ``slots``, whichever groups have them."""
+    slots: Annotated[bytes, Meta(max_length=SLOTS // 8)] = b""
+    """Bit map of slots; empty: all that ``group`` has."""
+    half: bool = False
+    """Only the upper half of these."""
+
+
+class MoveReplica(Message, frozen=True):
+    """Moves a replica of a group to another node. That has all rows before the first is taken out.
+    ``not_found`` if there is no such group or node. ``invalid_request`` if the group is ``metadata-0``, ``source`` has
+    no replica of it, or ``target`` or its machine has one; ``conflict`` if ``target`` is leaving or out of reach."""
+
+    group: str
+    """Name of the group."""
+    source: str
+    """Id of the node that has it."""
+    target: str
+    """Id of the node that gets it."""
+
+
+class RemoveGroup(Message, frozen=True):
+    """Removes a group without slots. Its replicas on all nodes go, and no other group is called so again.
+    ``not_found`` if there never was such a group. ``invalid_request`` if it is ``metadata-0``. ``conflict`` if it has
+    slots, or slots move from or to it, or its leader does not say that it has none, or the feature ``removed-groups``
+    is not on."""
+
+    group: str
+    """Name of the group."""
 
 
 class Done(Message, frozen=True):

@@ -1091,6 +1091,14 @@ class GroupStatus(Message, frozen=True):
     """Id of the backup that is being put into the group, which serves nothing meanwhile; empty: none."""
     restoring_ms: U63 = 0
     """For how long."""
+    sealed_move: U63 = 0
+    """Number of the move for which the group has given up slots, and which is not closed; 0: none."""
+    opened_move: U63 = 0
+    """Number of the last move whose rows it takes or has taken; 0: none."""
+    opened_batch: U63 = 0
+    """How many batches of these it has."""
+    adopted_move: U63 = 0
+    """Number of the last move whose slots it has adopted; 0: none."""
 
 
 class Compact(Message, frozen=True):

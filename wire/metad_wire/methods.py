@@ -83,6 +83,18 @@ CLUSTER_ADD_GROUP = Method(
 CLUSTER_REBALANCE = Method(
     0x0008, "cluster.rebalance", c.Rebalance, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
 )
+CLUSTER_DRAIN = Method(
+    0x0780, "cluster.drain", c.Drain, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
+CLUSTER_MOVE_SLOTS = Method(
+    0x0781, "cluster.move_slots", c.MoveSlots, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
+CLUSTER_MOVE_REPLICA = Method(
+    0x0782, "cluster.move_replica", c.MoveReplica, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
+CLUSTER_REMOVE_GROUP = Method(
+    0x0783, "cluster.remove_group", c.RemoveGroup, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.ADMINS
+)
 CLUSTER_MOVED = Method(
     0x0009, "cluster.moved", c.Moved, c.Done, Lane.CONTROL, mutates=False, by=By.METADATA, whose=For.NODES
 )

@@ -261,6 +261,10 @@ class Cluster(Twin):
     leave = Call(cluster.Cluster.leave)
     add_group = Call(cluster.Cluster.add_group)
     rebalance = Call(cluster.Cluster.rebalance)
+    drain = Call(cluster.Cluster.drain)
+    move_slots = Call(cluster.Cluster.move_slots)
+    move_replica = Call(cluster.Cluster.move_replica)
+    remove_group = Call(cluster.Cluster.remove_group)
 
 
 class Tables(Twin):

@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from metad_wire.cluster import NodeRecord
+from metad_wire.cluster import ClusterMap, NodeRecord
 from metad_wire.families import KNOWN
 from metad_wire.operator.authority import LEAF_DAYS
 from metad_wire.program.build import build
@@ -36,13 +36,13 @@ from ..connections.transport_choice import token_in, transports_of
 from ..endpoint import as_url, parse_url, scheme_of
 from ..errors import ConnectionLostError, MetadError, NotFoundError
 from ..options import Options
-from . import busy, groups, issuing, overview
+from . import busy, groups, issuing, overview, people
 from .grammar import Arguments, Command, Commands, Usage, check_prefix, endpoint, moment, seconds
 from .lamps import events, top
-from .looking import STATUS_S, is_electing, look
+from .looking import DEADLINE_S, STATUS_S, add_wait, is_electing, look, wait_until
 from .nodes import settings
 from .printing import Printer, in_line
-from .replacing import DEADLINE_S, Replacement
+from .replacing import Replacement
 from .shell import completion, contexts
 from .tables import (
     access,
@@ -123,6 +123,9 @@ examples:
   metadctl certs --out certs --nodes a,b,c --clients app --admins ops
   metadctl --endpoint metadq://10.0.0.1:7420 --certs certs status
   metadctl groups
+  metadctl groups explain data-0
+  metadctl groups merge data-3 --into data-0 --wait
+  metadctl node drain node-2 --wait
   metadctl transfer data-0 node-2
   metadctl replace node-3 --wait
   metadctl brokers --state active
@@ -180,6 +183,8 @@ that of `list KIND` an array. Others:
   sessions endings      endings: one for each order and group. phase: 0 ends
                         sessions, 1 drops wills, 2 deletes retained messages
   leases get            lease, keys (their names), more
+  groups explain        groups: group, kind, slots, slot_ranges, leader, preferred,
+                        wanted_replicas, why, next, replicas, moves
   groups consumer get   tenant, group, generation, state, members, offsets, more
 """
 
@@ -415,6 +420,31 @@ async def _transfer(m: Client, a: Arguments, printer: Printer) -> None:
         sys.stderr.write(f"{a.node} is {node.state}: it leads {a.group} once it is back\n")
 
 
+async def _drain(m: Client, a: Arguments, printer: Printer) -> None:
+    done = await m.cluster.drain(a.node)
+
+    def leads(_: ClusterMap, cluster: ClusterView) -> str:
+        led = [group.name for group in cluster.groups if group.leader == a.node]
+        return f"{a.node} leads {people.listed(led)}" if led else ""
+
+    if a.wait:
+        await wait_until(m, a, done.version, leads)
+    printer.one(done)
+
+
+async def _undrain(m: Client, a: Arguments, printer: Printer) -> None:
+    done = await m.cluster.drain(a.node, undo=True)
+
+    def lacks(_: ClusterMap, cluster: ClusterView) -> str:
+        preferring = [one for one in cluster.groups if one.record is not None and one.record.preferred == a.node]
+        led = [group.name for group in preferring if group.leader != a.node]
+        return f"{a.node} does not lead {people.listed(led)} yet" if led else ""
+
+    if a.wait:
+        await wait_until(m, a, done.version, lacks)
+    printer.one(done)
+
+
 async def _join(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one(await m.cluster.join(NodeRecord(a.node, a.clients or "", a.peer, a.region)))
 
@@ -503,6 +533,13 @@ def _add_cluster(commands: Commands) -> None:
         metavar="S",
         help=f"give up after this long; default {DEADLINE_S:g} s",
     )
+    nodes, verbs = commands.family("node", "the nodes; or have one lead nothing, and stay", _members)
+    nodes.set_defaults(node=None, wide=False)
+    drain = verbs.add("drain", "have a node lead nothing, also after a restart; its replicas stay", _drain)
+    undrain = verbs.add("undrain", "let a node lead its share again", _undrain)
+    for parser, done in ((drain, "it leads nothing"), (undrain, "it leads what the map prefers it for")):
+        parser.add_argument("node", metavar="NODE")
+        add_wait(parser, done)
 
     _add_certs(commands)
     said = "create a token for a client; its hash goes into a file for the nodes"

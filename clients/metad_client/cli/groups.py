@@ -1,5 +1,6 @@
-"""``metadctl groups``: the groups of nodes that store the records, and (``groups consumer``) the consumer groups of
-clients, their members and generations, and where each is in its topics.
+"""``metadctl groups``: the groups of nodes that store the records, why each is as it is, and changes of them by hand;
+and (``groups consumer``) the consumer groups of clients, their members and generations, and where each is in its
+topics.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import argparse
 import asyncio
 import time
 
-from metad_wire.cluster import GROUP_KINDS
+from metad_wire.cluster import GROUP_KINDS, SLOTS, ClusterMap, Done
 from metad_wire.messages import Offset
 from metad_wire.tables.consumer import GroupState, Member
 from metad_wire.tables.offset import KnownGroup
@@ -17,9 +18,11 @@ from ..client import Client
 from ..errors import NotFoundError
 from . import overview, people
 from .grammar import Arguments, Commands, count, limit, needs
-from .looking import look
+from .lamps.explained import explained
+from .looking import add_wait, known, look, wait_until
 from .printing import Printer
 from .tables.bounded import Kind, Row, first, page_size, say_more, show
+from .view import ClusterView
 
 _GROUP = Kind("consumer group", ("tenant", "group"))
 _MEMBER = Kind("member {member} of consumer group {tenant}/{group}", ("tenant", "group", "member"))
@@ -133,7 +136,45 @@ def add(commands: Commands) -> None:
     rebalance.add_argument(
         "--replicas", type=_replicas, default=0, metavar="N", help="replicas that every group should have from now on"
     )
+    explain = verbs.add("explain", "why groups are as they are, and what comes next", _explain)
+    explain.add_argument("group", nargs="?", metavar="GROUP", help="all of this one, as in data-0")
+    move = verbs.add("move", "move slots to another group, or a replica to another node", _move, _check_move)
+    move.add_argument("group", nargs="?", default="", metavar="GROUP", help="whose replica, or whose slots")
+    move.add_argument("--slots", type=_slots, metavar="A-B,C", help="slots to move")
+    move.add_argument("--from", dest="source", default="", metavar="NODE", help="the node that has the replica")
+    move.add_argument("--to", required=True, metavar="GROUP|NODE", help="the group that gets the slots, or the node")
+    split = verbs.add("split", "move half of a group's slots to another group, or to a new one", _split)
+    split.add_argument("group", metavar="GROUP")
+    split.add_argument("--to", default="", metavar="GROUP", help="the group that gets them; default a new one")
+    merge = verbs.add("merge", "move all slots of a group to another one", _merge)
+    merge.add_argument("group", metavar="GROUP")
+    merge.add_argument("--into", required=True, metavar="GROUP", help="the group that gets them")
+    remove = verbs.add("remove", "remove a group that has no slots, for ever", _remove)
+    remove.add_argument("group", metavar="GROUP")
+    for parser in (move, split, merge):
+        add_wait(parser, "it is where it is to go")
+    add_wait(remove, "no node has a replica of it")
     _add_consumers(verbs)
+
+
+def _slots(text: str) -> list[int]:
+    """Read an argument: slots and ranges of slots with commas between them."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        begin = count(first)
+        end = count(last) if dash else begin
+        if not begin <= end < SLOTS:
+            raise argparse.ArgumentTypeError(f"no range of slots from 0 to {SLOTS - 1}: {part}")
+        found += range(begin, end + 1)
+    return found
+
+
+def _check_move(a: Arguments) -> None:
+    if (a.slots is None) == (not a.source):
+        raise ValueError("name either --slots, or GROUP and --from")
+    if a.source and not a.group:
+        raise ValueError("GROUP is missing: --from says which of its replicas is to move")
 
 
 def _replicas(text: str) -> int:
@@ -153,3 +194,70 @@ async def _add_group(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _rebalance(m: Client, a: Arguments, printer: Printer) -> None:
     printer.one(await m.cluster.rebalance(replicas=a.replicas))
+
+
+async def _explain(m: Client, a: Arguments, printer: Printer) -> None:
+    found = explained(*await known(m, a))
+    if a.group is None:
+        rows = [
+            {"group": one.group, "slots": one.slots, "leader": one.leader, "why": one.why, "next": one.next}
+            for one in found
+        ]
+        printer.listing("groups", found, False, rows)
+        return
+    one = next((one for one in found if one.group == a.group), None)
+    if one is None:
+        raise NotFoundError(f"there is no group {a.group}")
+    printer.document(one, one.facts(), [("replicas", one.replicas), ("moves", one.moves)])
+
+
+async def _move(m: Client, a: Arguments, printer: Printer) -> None:
+    if a.slots is not None:
+        await _moved(m, a, printer, await m.cluster.move_slots(a.to, group=a.group, slots=a.slots))
+        return
+    done = await m.cluster.move_replica(a.group, a.source, a.to)
+
+    def lacks(_: ClusterMap, cluster: ClusterView) -> str:
+        group = next((one for one in cluster.groups if one.name == a.group), None)
+        if group is None or group.record is None or not group.leader:
+            return f"{a.group} has no leader"
+        differ = {*group.voters} ^ {*group.record.replicas}
+        return f"{people.listed(sorted(differ))}: not as the map wants yet" if differ else ""
+
+    if a.wait:
+        await wait_until(m, a, done.version, lacks)
+    printer.one(done)
+
+
+async def _split(m: Client, a: Arguments, printer: Printer) -> None:
+    await _moved(m, a, printer, await m.cluster.move_slots(a.to, group=a.group, half=True))
+
+
+async def _merge(m: Client, a: Arguments, printer: Printer) -> None:
+    await _moved(m, a, printer, await m.cluster.move_slots(a.into, group=a.group))
+
+
+async def _moved(m: Client, a: Arguments, printer: Printer, done: Done) -> None:
+    """Wait for slot moves, if that is asked for, and say what was done."""
+
+    def under_way(current: ClusterMap, cluster: ClusterView) -> str:
+        moves = {move["move"]: move for one in explained(current, cluster) for move in one.moves}
+        texts = [f"{one['source']} to {one['target']}: {one['phase']}, {one['waits_for']}" for one in moves.values()]
+        return "; ".join(texts[:3]) + (" and others" if texts[3:] else "")
+
+    if a.wait:
+        await wait_until(m, a, done.version, under_way)
+    printer.one(done)
+
+
+async def _remove(m: Client, a: Arguments, printer: Printer) -> None:
+    done = await m.cluster.remove_group(a.group)
+
+    def there(_: ClusterMap, cluster: ClusterView) -> str:
+        status = {node.node: node.status for node in cluster.nodes}
+        has = [name for name, one in status.items() if one and any(group.name == a.group for group in one.groups)]
+        return f"{people.listed(has)}: has a replica yet" if has else ""
+
+    if a.wait:
+        await wait_until(m, a, done.version, there)
+    printer.one(done)

@@ -20,8 +20,6 @@ from ..errors import ConflictError, DeadlineExceededError, MetadError, NotFoundE
 from . import people
 from .view import METADATA_VOTERS_MIN, ClusterView, GroupView, view
 
-DEADLINE_S = 600.0
-"""How long the command takes at most, if nothing else is said."""
 _LOOK_S = 1.0
 _REMIND_S = 15.0
 """What the command waits for is told again after so long: an operator must see that it still tries."""

@@ -31,6 +31,7 @@ CODES: Final[dict[str, Severity]] = {
     "node_unreachable": "warning",
     "node_refused": "warning",
     "node_leaving": "warning",
+    "node_drained": "warning",
     "settings_differ": "warning",
     "versions_differ": "warning",
     "node_slow": "warning",
@@ -212,6 +213,10 @@ def _of_node(node: NodeView, cluster: ClusterView) -> Iterator[Problem]:
     if node.leaving:
         holds = sum(_still_needs(group, node.node) for group in cluster.groups)
         yield Problem("node_leaving", f"leaving; {holds} replicas have not moved yet", node.node)
+    if node.drained and not node.leaving:
+        leads = sum(group.leader == node.node for group in cluster.groups)
+        yet = f"; it leads {leads} groups yet" if leads else ""
+        yield Problem("node_drained", f"drained: it leads nothing until it is undrained{yet}", node.node)
     if node.status is not None and node.status.failing:
         yield Problem("disk_failing", node.status.failing, node.node)
     if node.status is not None:

@@ -45,18 +45,23 @@ class NodeView:
         return self.record is not None and self.record.leaving
 
     @property
+    def drained(self) -> bool:
+        """Whether it is to lead nothing."""
+        return self.record is not None and self.record.drained
+
+    @property
     def state(self) -> str:
-        """``up``, ``leaving``, ``refused`` or ``unreachable``."""
+        """``up``, ``drained``, ``leaving``, ``refused`` or ``unreachable``."""
         if self.refused_by:
             return "refused"
         if self.status is None:
             return "unreachable"
-        return "leaving" if self.leaving else "up"
+        return "leaving" if self.leaving else "drained" if self.drained else "up"
 
     @property
     def is_up(self) -> bool:
         """Whether it answers, and the others do not refuse it."""
-        return self.state in ("up", "leaving")
+        return self.state in ("up", "drained", "leaving")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from ..errors import (
     FencedError,
     ForeignCallError,
     ForkedError,
+    IdentityExpiredError,
     InternalError,
     InvalidRequestError,
     MetadError,
@@ -261,7 +262,7 @@ class Dispatcher:
             self.reports.watch(call)
         if connection is not None:
             self.sender.send(connection, call)
-        else:
+        elif not self._moved(call):
             self._router.route([call], first=ahead)
         if deadline < self._deadlines.alarm.at:
             self._deadlines.alarm.set(deadline)
@@ -447,7 +448,7 @@ class Dispatcher:
             self._router.to_front(call, leader)
         elif call.spends(error):
             self._router.to_front(call, queue)
-        elif not self._redirect(call, error, queue) and not self._moved(call):
+        elif not self._redirect(call, error, queue) and not self._moved(call, error):
             self._again(call, error)
             if call.astray or call.stale:
                 self.seek()
@@ -518,12 +519,22 @@ class Dispatcher:
             return final
         return deadline_error(call, leaderless)
 
-    def _moved(self, call: Call) -> bool:
+    def _moved(self, call: Call, error: MetadError | None = None) -> bool:
         """End a call whose group does not hold its items, once there is a newer map than the one that named the group.
-        The group has checked that it did not do the call before, so the items are sent as other writes."""
-        if not call.stale or self.routes.version <= call.version:
+        The group has checked that it did not do the call before, so the items are sent as other writes.
+
+        If the group was removed, they are so, too, but not where an attempt may have been carried out, of which
+        ``error`` is the answer: nobody can say any more whether it was."""
+        if call.stale and self.routes.version > call.version:
+            call.fail(StaleRouteError(), moved=True)
+            return True
+        if call.carrier is not None or call.future.done() or not self.routes.has_removed(call.group):
             return False
-        call.fail(StaleRouteError(), moved=True)
+        if call.is_in_doubt or (call.method.changes and error is not None and not error.outcome_known):
+            call.obstructed(error or call.obstacle or StaleRouteError(), in_doubt=True)
+            call.fail(IdentityExpiredError(f"{call.group} was removed, and an attempt may have been carried out"))
+        else:
+            call.fail(StaleRouteError(), moved=True)
         return True
 
     def _give_up(self, *, led: bool = False) -> None:
@@ -611,6 +622,9 @@ class Dispatcher:
             self._follow(self.routes.endpoints)
             for call in self._retries.calls():
                 self._moved(call)
+            for group in filter(self.routes.has_removed, list(self._router.parked)):
+                for call in list(self._router.parked[group]):
+                    self._moved(call)
             self._tell_followers(lambda follower: follower.changed())
         now = self._loop.time()
         queue.told(reply.leaders.keys())

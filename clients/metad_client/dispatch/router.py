@@ -180,6 +180,7 @@ class Routes:
         self._by_quic = by_quic
         self._doubted = True
         self._kinds: dict[str, _Kind] = {}
+        self._names: frozenset[str] = frozenset()
 
     @property
     def version(self) -> int:
@@ -240,7 +241,15 @@ class Routes:
         except ValueError:  # the map is malformed: the groups' own answers lead the calls
             return False
         self.map, self._kinds, self._doubted = reply.map, kinds, False
+        self._names = frozenset(record.group_id.name for record in reply.map.groups)
         return True
+
+    def has_removed(self, group: str | None) -> bool:
+        """Whether the map says that there was such a group, and that it was removed."""
+        if not group or self.map is None or not self.map.ordinals or group in self._names:
+            return False
+        known = GroupId.parse(group)
+        return known is not None and self.map.has_removed(known)
 
     def knows(self, method: Method[Any, Any]) -> bool:
         """Whether the groups of a method's items are known."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
+
+from msgspec import Meta
 
 from metad_wire import cluster as c
 from metad_wire import methods
@@ -27,6 +30,8 @@ from ..errors import MetadError, NotFoundError
 from ..requests.requests import Requests
 from ..requests.wrong import argument, sequence
 from . import Facade
+
+_Slot = Annotated[int, Meta(ge=0, lt=c.SLOTS)]
 
 
 class Cluster(Facade):
@@ -154,3 +159,36 @@ class Cluster(Facade):
         """Spread slots, replicas and leaders evenly. ``replicas`` is how many every group should have from now on; 0
         means as many as before. Raises InvalidRequestError, ConflictError."""
         return await self._requests.one(methods.CLUSTER_REBALANCE, c.Rebalance(replicas), deadline_s)
+
+    async def drain(self, node_id: str, *, undo: bool = False, deadline_s: float | None = None) -> c.Done:
+        """Have a node lead nothing and keep its replicas, so that it can be restarted or serviced; with ``undo`` it
+        leads its share again. Raises NotFoundError, ConflictError."""
+        return await self._requests.one(methods.CLUSTER_DRAIN, c.Drain(node_id, undo), deadline_s)
+
+    async def move_slots(
+        self,
+        to: str = "",
+        *,
+        group: str = "",
+        slots: Sequence[int] = (),
+        half: bool = False,
+        deadline_s: float | None = None,
+    ) -> c.Done:
+        """Move slots to another group of their kind, empty: to one that is added for them. ``slots`` are numbers; none:
+        all that ``group`` has. ``half``: only the upper half of these. If the answer is lost where a group is added,
+        the client does not repeat the call: look at the map. Raises NotFoundError, InvalidRequestError,
+        ConflictError."""
+        numbers = sequence("slots", slots, "int")
+        argument("slots", numbers, list[_Slot])
+        body = c.MoveSlots(to, group, c.slot_bits({*numbers}) if numbers else b"", half)
+        return await self._requests.one(methods.CLUSTER_MOVE_SLOTS, body, deadline_s, once=not to)
+
+    async def move_replica(self, group: str, source: str, target: str, *, deadline_s: float | None = None) -> c.Done:
+        """Move one replica of a group from node ``source`` to node ``target``. Raises NotFoundError,
+        InvalidRequestError, ConflictError."""
+        body = c.MoveReplica(group, source, target)
+        return await self._requests.one(methods.CLUSTER_MOVE_REPLICA, body, deadline_s)
+
+    async def remove_group(self, group: str, *, deadline_s: float | None = None) -> c.Done:
+        """Remove a group that has no slots. Raises NotFoundError, InvalidRequestError, ConflictError."""
+        return await self._requests.one(methods.CLUSTER_REMOVE_GROUP, c.RemoveGroup(group), deadline_s)

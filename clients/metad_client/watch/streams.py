@@ -147,6 +147,8 @@ class Streams:
                     continue
                 if stream.items:
                     ready[stream] = None  # behind the others
+                elif self._dispatcher.routes.has_removed(stream.name):
+                    self._give_up(GroupId(stream.kind, stream.ordinal))
                 if waiting:
                     ready.update(waiting)
                     waiting.clear()
@@ -297,10 +299,12 @@ class Streams:
                 self._unknown.pop(group, None)
                 self._unfound.discard(group)
                 self._gone.discard(group)
-        for group in self._unfound:
+        for group in list(self._unfound):
             self._seek_group(group)
         for stream in list(self._turn):
-            if not self.ended and not self._is_over(stream):
+            if known.has_removed(group := GroupId(stream.kind, stream.ordinal)):
+                self._give_up(group)
+            elif not self.ended and not self._is_over(stream):
                 stream.hurry()
         if begins and not self.ended:
             for kind in self.positions:
@@ -469,6 +473,9 @@ class Streams:
         """The watch needs a group that the map does not know yet."""
         if group in self._streams or group in self._gone:
             return
+        if self._dispatcher.routes.has_removed(group.name):
+            self._give_up(group)
+            return
         self._unknown.setdefault(group, 0)
         if self._map_timer is None:
             self._seek_map()
@@ -497,8 +504,19 @@ class Streams:
         self._seek_targets()
 
     def _give_up(self, group: GroupId) -> None:
-        """No node knows the group: what was read from it is lost, unless another group shows it."""
-        del self._unknown[group]
+        """No node knows the group, or it was removed: what was read from it is lost, unless another group shows it.
+        What has come of it counts first."""
+        if (stream := self._streams.get(group)) is not None:
+            if stream.items:
+                return
+            stream.stop()
+            self._turn.remove(stream)
+            del self._streams[group]
+            for among in (self._ready, self._waiting):
+                among.pop(stream, None)
+            self._over.discard(stream)
+            self._proved.discard(stream)
+        self._unknown.pop(group, None)
         self._unfound.discard(group)
         self._gone.add(group)
         kind, until = group.kind, self._until.get(group.kind)
@@ -509,6 +527,10 @@ class Streams:
             if lost:
                 self._lost[kind] = self._lost.get(kind, 0) | lost
             self._repair(kind)
+        elif any(stream.kind == kind for stream in self._turn):
+            self._place(kind)
+        self._ready.update(self._waiting)  # nothing more comes that they have waited for
+        self._waiting.clear()
         self._look_begun()
         self._look_over()
         self._wake()
@@ -536,7 +558,8 @@ class Streams:
                 other = GroupId(stream.kind, entry.marker.other)
                 if position.waits(entry.marker) and other not in self._gone:
                     self._seek_group(other)
-                    return item.taken > begun  # the others may have waited for what was taken
+                    if other not in self._gone:
+                        return item.taken > begun  # the others may have waited for what was taken
                 item.taken += 1
                 gap = self._take_marker(stream, position, entry)
                 if gap:

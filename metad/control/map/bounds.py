@@ -18,6 +18,8 @@ MAP_BYTES_MAX: Final = 2 * 1024 * 1024
 """Half of the smallest ``limits.frame_bytes_max``: who leads what comes with the map."""
 GROUPS_MAX: Final = SLOTS
 """Of one kind: a group without a slot is good for nothing."""
+ORDINALS_MAX: Final = 0xFFFF
+"""Of one kind: they are a u16 on disk and in the map, and none is used twice."""
 NODE_ID_BYTES_MAX: Final = 256
 STORE_ID_BYTES_MAX: Final = 64
 

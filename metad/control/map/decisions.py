@@ -9,6 +9,7 @@ the refusal at night may act on it. So it never advises to remove a member that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -17,13 +18,17 @@ import msgspec
 from metad_wire.cluster import (
     GROUP_KINDS,
     METADATA,
+    SLOTS,
     ClusterMap,
     GroupId,
     GroupRecord,
+    MoveReplica,
+    MoveSlots,
     NodeRecord,
     SlotMove,
     Transfer,
     machine_count,
+    machine_of,
     pack_slots,
     slot_bits,
     slots_count,
@@ -31,13 +36,14 @@ from metad_wire.cluster import (
     unpack_slots,
 )
 from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
+from metad_wire.messages import GroupStatus
 from metad_wire.policy.slots import even_moves, even_slots
 
 from ...config import REPLICAS_MAX, Config
 from ...errors import LOST_DISK
 from ...raft.messages import Configuration
-from .bounds import GROUPS_MAX, check_size
-from .placement import Regions, balanced_leaders, metadata_replicas, spread
+from .bounds import GROUPS_MAX, ORDINALS_MAX, check_size
+from .placement import Regions, balanced_leaders, metadata_replicas, returned_leaders, spread
 from .seen import Reach
 
 
@@ -133,7 +139,7 @@ def join(current: ClusterMap, node: NodeRecord, reach: Reach, member_at: int = 0
     if known is None and member_at:
         raise NotFoundError(f"{node.node_id} was a member in map {member_at} and has left since")
     if known is not None:
-        node = msgspec.structs.replace(node, leaving=known.leaving)
+        node = msgspec.structs.replace(node, leaving=known.leaving, drained=known.drained)
     if known == node:
         return Decision(None, "already known")
     if known is not None and known.store_id and known.store_id != node.store_id:
@@ -147,15 +153,24 @@ def join(current: ClusterMap, node: NodeRecord, reach: Reach, member_at: int = 0
 
 def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[str]) -> Decision:
     """Add a group without slots, with so many replicas."""
+    added, groups = _with_another(current, kind, replicas, lost)
+    return changed(current, f"{added.name} is added; it holds no slots yet", groups=groups)
+
+
+def _with_another(
+    current: ClusterMap, kind: str, replicas: int, lost: Collection[str]
+) -> tuple[GroupId, list[GroupRecord]]:
+    """The id of a group of this kind that is added, and all groups with it."""
     if kind not in GROUP_KINDS:
         raise InvalidRequestError(f"groups of kind {kind!r} cannot be added")
-    ordinals = [group.ordinal for group in current.groups if group.kind == kind]
-    if len(ordinals) >= GROUPS_MAX:
+    if sum(group.kind == kind for group in current.groups) >= GROUPS_MAX:
         raise InvalidRequestError(f"there are {GROUPS_MAX} groups of kind {kind!r}, as many as slots")
-    added, nodes, regions = GroupId(kind, 1 + max(ordinals)), staying(current.nodes), regions_of(current.nodes)
-    on = spread(nodes, replicas, current.groups, (), lost, regions)
-    groups = balanced_leaders([*current.groups, GroupRecord(*added, on, on)], nodes, regions)
-    return changed(current, f"{added.name} is added; it holds no slots yet", groups=groups)
+    added = GroupId(kind, current.next_ordinal(kind))
+    if added.ordinal > ORDINALS_MAX:
+        raise InvalidRequestError(f"there were {ORDINALS_MAX + 1} groups of kind {kind!r}, and no name is used twice")
+    on = spread(staying(current.nodes), replicas, current.groups, (), lost, regions_of(current.nodes))
+    groups = [*current.groups, GroupRecord(*added, on, on)]
+    return added, balanced_leaders(groups, leading(current.nodes), regions_of(current.nodes))
 
 
 def rebalance(current: ClusterMap, replicas: int, lost: Collection[str], noted: int) -> Decision:
@@ -178,7 +193,7 @@ def rebalance(current: ClusterMap, replicas: int, lost: Collection[str], noted: 
         ordinals = [group.ordinal for group in groups if group.kind == kind]
         for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
             moves.append(SlotMove(number * MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
-    groups = balanced_leaders(groups, nodes, regions)
+    groups = balanced_leaders(groups, leading(current.nodes), regions)
     led = sum(then.preferred != now.preferred for now, then in zip(current.groups, groups, strict=True))
     parts = [
         *replicas_text(current.groups, groups),
@@ -211,8 +226,176 @@ def transfer(current: ClusterMap, wish: Transfer) -> Decision:
         raise NotFoundError(f"there is no group {wish.group!r}")
     if wish.to not in record.replicas:
         raise InvalidRequestError(f"{wish.to!r} is not one of {wish.group}'s voters: {', '.join(record.replicas)}")
+    if (node := current.node(wish.to)) is not None and node.drained:
+        raise ConflictError(f"{wish.to} is drained, and leads nothing until: metadctl node undrain {wish.to}")
     groups = [msgspec.structs.replace(g, preferred=wish.to) if g is record else g for g in current.groups]
     return changed(current, f"{wish.to} is now the preferred leader of {wish.group}", groups=groups)
+
+
+def drain(current: ClusterMap, node_id: str, lost: Collection[str]) -> Decision:
+    """Have a node lead nothing until that is undone, and keep its replicas. Nodes that are ``lost`` cannot lead in its
+    place."""
+    record = _member(current, node_id)
+    if record.drained:
+        return Decision(None, f"{node_id} is drained already")
+    if record.leaving:
+        raise ConflictError(f"{node_id} is leaving: others lead what it led already")
+    nodes = [msgspec.structs.replace(node, drained=True) if node is record else node for node in current.nodes]
+    rest = [node for node in leading(nodes) if node not in lost]
+    stuck = [
+        group.group_id.name
+        for group in current.groups
+        if node_id in group.replicas and not {*rest}.intersection(group.replicas)
+    ]
+    if stuck:
+        more = f" (and {len(stuck) - 1} more groups)" if len(stuck) > 1 else ""
+        raise ConflictError(
+            f"{node_id} cannot be drained: no other voter of {stuck[0]}{more} may lead it and is within reach"
+        )
+    groups = balanced_leaders(current.groups, leading(nodes), regions_of(nodes))
+    return changed(
+        current, f"{node_id} is drained: it leads nothing, and keeps its replicas", nodes=nodes, groups=groups
+    )
+
+
+def undrain(current: ClusterMap, node_id: str) -> Decision:
+    """Let a node lead again, and have it lead its share."""
+    record = _member(current, node_id)
+    if not record.drained:
+        return Decision(None, f"{node_id} is not drained")
+    nodes = [msgspec.structs.replace(node, drained=False) if node is record else node for node in current.nodes]
+    groups = balanced_leaders(current.groups, leading(nodes), regions_of(nodes))
+    groups = returned_leaders(groups, node_id, leading(nodes))
+    count = sum(group.preferred == node_id for group in groups)
+    return changed(current, f"{node_id} may lead again: {count} groups prefer it", nodes=nodes, groups=groups)
+
+
+def _member(current: ClusterMap, node_id: str) -> NodeRecord:
+    record = current.node(node_id)
+    if record is None:
+        raise NotFoundError(f"{node_id} is not a member")
+    return record
+
+
+def _named(current: ClusterMap, name: str) -> GroupRecord:
+    """The record of the group that a request names. Raises NotFoundError."""
+    group = GroupId.parse(name)
+    record = current.group(group)
+    if record is None:
+        was = group is not None and current.has_removed(group)
+        raise NotFoundError(f"{name} was removed" if was else f"there is no group {name[:256]!r}")
+    return record
+
+
+def move_slots(current: ClusterMap, wish: MoveSlots, replicas: int, lost: Collection[str]) -> Decision:
+    """Have slots go to another group, or to one that is added with so many replicas."""
+    source = _named(current, wish.group).group_id if wish.group else None
+    target = _named(current, wish.to).group_id if wish.to else None
+    kind = source.kind if source is not None else target.kind if target is not None else ""
+    if not kind or (source is None and not wish.slots):
+        raise InvalidRequestError("neither a group nor slots are named that are to move")
+    if target is not None and target.kind != kind:
+        raise InvalidRequestError(f"{wish.group} and {wish.to} are of different kinds: {kind} and {target.kind}")
+    if source == target:
+        raise InvalidRequestError(f"{wish.to} is to get slots of its own")
+    if current.moves:
+        raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
+    moving = _slots_to_move(current, wish, kind, source)
+    groups: Sequence[GroupRecord] = current.groups
+    if target is None:
+        target, groups = _with_another(current, kind, replicas, lost)
+    moves: list[SlotMove] = []
+    number = (current.version + 1) * MOVES_OF_A_MAP
+    for ordinal in sorted({*moving} - {target.ordinal}):
+        moves.append(SlotMove(number + len(moves), kind, ordinal, target.ordinal, slot_bits(moving[ordinal])))
+    if not moves:
+        return Decision(None, f"{target.name} has these slots already")
+    count = sum(slots_count(move.slots) for move in moves)
+    names = ", ".join(move.source_id.name for move in moves[:_NAMED]) + (" and others" if moves[_NAMED:] else "")
+    return changed(current, f"{count} slots move from {names} to {target.name}", groups=groups, moves=moves)
+
+
+def _slots_to_move(current: ClusterMap, wish: MoveSlots, kind: str, source: GroupId | None) -> dict[int, list[int]]:
+    """Ordinal of the group that has them -> slots."""
+    owners = unpack_slots(current.slots[kind])
+    if wish.slots and len(wish.slots) != SLOTS // 8:
+        raise InvalidRequestError(f"a bit map of slots has {SLOTS // 8} bytes, not {len(wish.slots)}")
+    named = (
+        slots_in(wish.slots) if wish.slots else [slot for slot, owner in enumerate(owners) if source == (kind, owner)]
+    )
+    for slot in named:
+        if source is not None and owners[slot] != source.ordinal:
+            raise InvalidRequestError(f"slot {slot} is {GroupId(kind, owners[slot]).name}'s, not {source.name}'s")
+    if wish.half:
+        if len(named) < 2:
+            raise InvalidRequestError(f"{len(named)} slots cannot be halved: a group with two or more can be split")
+        named = named[(len(named) + 1) // 2 :]
+    if not named:
+        raise InvalidRequestError("there are no slots to move" if source is None else f"{source.name} has no slots")
+    if kind == METADATA.kind and 0 in named:
+        raise InvalidRequestError(f"slot 0 of kind {kind} stays in {METADATA.name}, which cannot be merged away")
+    found: dict[int, list[int]] = {}
+    for slot in named:
+        found.setdefault(owners[slot], []).append(slot)
+    return found
+
+
+def move_replica(current: ClusterMap, wish: MoveReplica, lost: Collection[str]) -> Decision:
+    """Give a group a replica on another node in place of one that it has. Nodes that are ``lost`` get none."""
+    record = _named(current, wish.group)
+    if record.group_id == METADATA:
+        raise InvalidRequestError(f"every node has a replica of {METADATA.name}: it cannot be moved")
+    if wish.source not in record.replicas:
+        raise InvalidRequestError(f"{wish.source!r} has no replica of {wish.group}: {', '.join(record.replicas)} have")
+    target = _member(current, wish.target)
+    if target.leaving:
+        raise ConflictError(f"{wish.target} is leaving, and gets no replicas")
+    if wish.target in lost:
+        raise ConflictError(f"{wish.target} is out of reach: bring it back first")
+    others = [node for node in record.replicas if node != wish.source]
+    if wish.target == wish.source or any(machine_of(node) == machine_of(wish.target) for node in others):
+        raise InvalidRequestError(f"{wish.target} or its machine has a replica of {wish.group} already")
+    preferred = record.preferred
+    if preferred == wish.source:
+        led = Counter(group.preferred for group in current.groups)
+        able = [node for node in others if node in leading(current.nodes)] if target.drained else [wish.target]
+        preferred = min(able, key=lambda node: (led[node], node), default="")
+    record = msgspec.structs.replace(record, replicas=sorted([*others, wish.target]), preferred=preferred)
+    groups = [record if group.group_id == record.group_id else group for group in current.groups]
+    return changed(current, "; ".join(replicas_text(current.groups, groups)), groups=groups)
+
+
+def check_removable(current: ClusterMap, name: str) -> GroupId | None:
+    """The id of a group that may be removed as far as the map says; None: it was removed already. Raises MetadError if
+    it may not."""
+    group = GroupId.parse(name)
+    if group is not None and current.has_removed(group):
+        return None
+    group = _named(current, name).group_id
+    if group == METADATA:
+        raise InvalidRequestError(f"{METADATA.name} cannot be removed")
+    if any(group in (move.source_id, move.target_id) for move in current.moves):
+        raise ConflictError(f"slots move from or to {name}; try again when that is done")
+    if count := unpack_slots(current.slots[group.kind]).count(group.ordinal):
+        raise ConflictError(f"{name} has {count} slots: move them first (metadctl groups merge {name} --into OTHER)")
+    return group
+
+
+def remove_group(current: ClusterMap, name: str, reports: Iterable[GroupStatus]) -> Decision:
+    """Remove a group that has no slots, as its leader reports, too. No other group gets its ordinal."""
+    group = check_removable(current, name)
+    if group is None:
+        return Decision(None, f"{name} is removed already")
+    report = next((status for status in reports if status.name == name), None)
+    if report is None or report.slots:
+        raise ConflictError(f"the leader of {name} has not said that it has no slots; try again")
+    groups = [record for record in current.groups if record.group_id != group]
+    return changed(
+        current,
+        f"{name} is removed, with its replicas",
+        groups=balanced_leaders(groups, leading(current.nodes), regions_of(current.nodes)),
+        ordinals=current.ordinals | {group.kind: current.next_ordinal(group.kind)},
+    )
 
 
 def changed(current: ClusterMap, text: str, **fields: Any) -> Decision:
@@ -231,6 +414,7 @@ def recovered(current: ClusterMap, cluster_id: str, lost: Collection[str]) -> De
     """Let the map say that the cluster was recovered and goes on by this id, without the nodes that were lost. New ones
     may have their names."""
     nodes = [node for node in current.nodes if node.node_id not in lost]
+    nodes = [msgspec.structs.replace(node, drained=False) for node in nodes]  # those that are left are needed
     rest = staying(nodes) or [node.node_id for node in nodes]
     groups = [
         msgspec.structs.replace(
@@ -254,6 +438,11 @@ def recovered(current: ClusterMap, cluster_id: str, lost: Collection[str]) -> De
 def staying(nodes: Iterable[NodeRecord]) -> list[str]:
     """The nodes that may be given something."""
     return [node.node_id for node in nodes if not node.leaving]
+
+
+def leading(nodes: Iterable[NodeRecord]) -> list[str]:
+    """The nodes that may be preferred as leaders."""
+    return [node.node_id for node in nodes if not node.leaving and not node.drained]
 
 
 def regions_of(nodes: Iterable[NodeRecord]) -> Regions:

@@ -28,7 +28,7 @@ from metad_wire.cluster import METADATA, ClusterMap, GroupRecord
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError
 from metad_wire.methods import CLUSTER_JOIN
 
-from .decisions import Decision, changed, metadata_on, regions_of, staying
+from .decisions import Decision, changed, leading, metadata_on, regions_of, staying
 from .placement import balanced_leaders, spread
 from .seen import Reach
 
@@ -201,7 +201,7 @@ def leave(
     ]
     if fewest:
         _may_shrink(current, node_id, [then for then, _ in fewest], wanted, fewer=fewer)
-    groups = balanced_leaders(groups, rest, regions)
+    groups = balanced_leaders(groups, leading(nodes), regions)
     text = f"the replicas of {node_id} move away; it ends when nothing needs it any more"
     return changed(current, text, nodes=nodes, groups=groups)
 

@@ -122,3 +122,21 @@ def balanced_leaders(
             by_kind[group.kind, current] = by_kind.get((group.kind, current), 0) + 1
         placed.append(msgspec.structs.replace(group, preferred=current))
     return placed
+
+
+def returned_leaders(groups: Sequence[GroupRecord], node: str, nodes: Sequence[str]) -> list[GroupRecord]:
+    """The groups, with so many of them led by a node that leads less than its share as no other then leads two more. Of
+    a node that leads most, it gets a group of the kind of which that leads most."""
+    placed = list(groups)
+    while True:
+        led = Counter(group.preferred for group in placed)
+        of_kind = Counter((group.preferred, group.kind) for group in placed)
+        candidates = [
+            (led[group.preferred], of_kind[group.preferred, group.kind], -position)
+            for position, group in enumerate(placed)
+            if node in group.replicas and group.preferred in nodes and led[group.preferred] >= led[node] + 2
+        ]
+        if not candidates:
+            return placed
+        position = -max(candidates)[2]
+        placed[position] = msgspec.structs.replace(placed[position], preferred=node)

@@ -65,6 +65,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupEnd]
     mapped: list[str]
     """All groups of the cluster, by the map that it has."""
+    version: int = 0
+    """Of that map."""
 
     def lines(self) -> Iterator[str]:
         """The report for people."""
@@ -165,6 +167,8 @@ def report(here: Opened) -> Report:
     identity, known = here.identity, cluster.read_map(here.state)
     groups: list[GroupEnd] = []
     for log in _logs(here):
+        if known is not None and known.has_removed(log.group_id):
+            continue
         now = log.configuration
         applied = applied_index(here.state, log.prefix)
         if now.members:  # otherwise it has not heard of its group
@@ -177,6 +181,7 @@ def report(here: Opened) -> Report:
         life=identity.life,
         groups=groups,
         mapped=[] if known is None else sorted(record.group_id.name for record in known.groups),
+        version=0 if known is None else known.version,
     )
 
 
@@ -212,6 +217,7 @@ def planned(reports: Sequence[Report], lost: Collection[str]) -> Plan:
     """The plan, which is the same whoever makes it of these. Raises ConfigError if it must not be carried out."""
     _check(reports, lost)
     nodes = sorted(one.node for one in reports)
+    map_version = max(one.version for one in reports)
     ends: dict[str, list[tuple[int, int, str, GroupEnd]]] = {}
     for one in reports:
         for end in one.groups:
@@ -226,7 +232,7 @@ def planned(reports: Sequence[Report], lost: Collection[str]) -> Plan:
         here = {*newest.voters}.intersection(each[2] for each in found)
         if len(here) < len(newest.voters) // 2 + 1:
             taken.append(Taken(group, node, term, index, sorted(members.intersection(lost))))
-    gone = sorted({group for one in reports for group in one.mapped} - ends.keys())
+    gone = sorted({group for one in reports if one.version == map_version for group in one.mapped} - ends.keys())
     if not taken:
         raise ConfigError("every group has a majority on the nodes that are left: start them, and nothing is lost")
     name = ClusterName.parse(reports[0].cluster)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from metad_wire.cluster import METADATA, ClusterMap, GroupId
+from metad_wire.cluster import GROUP_KINDS, METADATA, ClusterMap, GroupId
 from metad_wire.errors import HandshakeError, NotReplicaError
 from metad_wire.policy import BatchWindow
 from metad_wire.policy.fair_queue import Precedence
@@ -23,7 +23,7 @@ from ...raft.messages import Configuration
 from ...raft.replicas import Replicas
 from ...raft.snapshots.snapshots import restore_log
 from ...state.cluster import cluster
-from ...storage.keys import after_prefix
+from ...storage.keys import after_prefix, group_prefix
 from ...storage.log import LogWriter
 from ..environment import Environment, Queue
 from ..health import Health
@@ -106,6 +106,7 @@ class ReplicaLifecycle:
         self._recovering = True
         self._open(METADATA, founders)
         self.load_map()
+        self._drop_removed()
         self._recovering = False
         if self._health.failure is not None:
             raise self._health.failure
@@ -143,6 +144,20 @@ class ReplicaLifecycle:
                 self._open(group, Configuration(tuple(record.initial)))
             elif here or me in (*record.replicas, *record.learners):
                 self._open(group, Configuration(()))
+
+    def _drop_removed(self) -> None:
+        """Drop what a life before has left of groups that were removed: it ended between the map and the drop."""
+        known = self._groups.map
+        if known is None or not known.ordinals:
+            return
+        there = {record.group_id for record in known.groups}
+        for kind in GROUP_KINDS:
+            for group in sorted({GroupId(kind, ordinal) for ordinal in range(known.next_ordinal(kind))} - there):
+                here, prefix = was_here(self._stores.log, group), group_prefix(group)
+                if here:
+                    self._open(group, Configuration(()))  # and the controller closes it
+                elif here is None and self._stores.state.scan(prefix, after_prefix(prefix), 1):
+                    self._drop_state(prefix)
 
     def _was_member(self, known: ClusterMap) -> bool:
         """Whether the node of this name in a map is this data directory. A node that is taken in reads the log of

@@ -114,6 +114,10 @@ class GroupStatuses:
             undecided=driver.undecided and replica.is_leader,
             restoring=restoring,
             restoring_ms=restoring_ms,
+            sealed_move=driver.machine.holding.sealed_move,
+            opened_move=driver.machine.holding.opened_move,
+            opened_batch=driver.machine.holding.opened_batch,
+            adopted_move=driver.machine.holding.adopted_move,
         )
 
 

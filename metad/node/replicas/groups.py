@@ -189,6 +189,8 @@ class Groups:
     def elsewhere(self, group: GroupId) -> NotLeaderError:
         """Return the error that says where to go with a request for a group that has no replica here."""
         record = None if self.map is None else self.map.group(group)
+        if self.map is not None and self.map.has_removed(group):
+            return NotLeaderError(f"{group.name} was removed: other groups have its slots")
         if record is None:  # the map of this node may be an old one
             return NotLeaderError(f"this node knows no such group: {group.name}")
         return NotLeaderError(f"this node has no replica of {group.name}", leader=record.preferred)
@@ -210,6 +212,10 @@ class Groups:
     def crowded(self) -> bool:
         """Whether many requests wait in front of a group of this node."""
         return any(driver.waiting_items >= FULL_ITEMS for driver in self.drivers.values())
+
+    def drained(self) -> frozenset[str]:
+        """The nodes that are to lead nothing, by the map."""
+        return frozenset() if self.map is None else frozenset(one.node_id for one in self.map.nodes if one.drained)
 
     def abandon(self, reason: str) -> None:
         """Answer everything that waits."""
@@ -235,6 +241,7 @@ class Observer:
         self._install = install
         self._led: dict[bytes, int] = {}  # group prefix -> the term that was logged
         self.unsafe = health.stop_for_bug
+        self.drained = groups.drained
 
     def committed(self, group: RaftGroup) -> None:
         driver = self._groups.driver_of(group)

@@ -4,7 +4,7 @@ silence takes an election timeout."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ...raft.base import CANDIDATE
 from ...raft.replica import RaftGroup
@@ -18,11 +18,21 @@ where all nodes end together it would go round in circles."""
 
 
 class Handover:
-    """Hands over the groups that a node leads, as often as :meth:`step` is called."""
+    """Hands over the groups that a node leads, as often as :meth:`step` is called. Nodes that are ``drained`` get them
+    only from one that ends (``at_all_costs``), and last."""
 
-    def __init__(self, groups: Callable[[], Iterable[RaftGroup]], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        groups: Callable[[], Iterable[RaftGroup]],
+        clock: Callable[[], float],
+        drained: Callable[[], Collection[str]],
+        *,
+        at_all_costs: bool = True,
+    ) -> None:
         self._groups = groups
         self._clock = clock
+        self._drained = drained
+        self._at_all_costs = at_all_costs
         self._given: dict[str, tuple[str, float]] = {}  # group -> to whom, and when
 
     def step(self) -> bool:
@@ -63,7 +73,11 @@ class Handover:
         lags = {voter: lag for voter in voters if (lag := group.lag(voter)) is not None}
         last_index = group.log.last_index
         candidates = [voter for voter in lags if last_index - group.peers[voter].match <= LAG_ENTRIES_MAX]
-        short = group.short_of_room()
+        short, drained = group.short_of_room(), self._drained()
+        if not self._at_all_costs:
+            candidates = [voter for voter in candidates if voter not in drained]
         return min(
-            candidates, key=lambda v: (v in short, lags[v] > CAUGHT_UP_ENTRIES, load[v], lags[v], v), default=None
+            candidates,
+            key=lambda v: (v in short, v in drained, lags[v] > CAUGHT_UP_ENTRIES, load[v], lags[v], v),
+            default=None,
         )

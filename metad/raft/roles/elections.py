@@ -13,7 +13,8 @@
   the others asks, because that one has no promise left.
 - A vote leaves the node, and a candidate's own vote counts, once term and vote are durable.
 - Votes are a set of voters of the current configuration, so a duplicate counts once and a stranger not at all.
-- A replica whose disk hangs (:class:`..log.journal.DiskWatch`) does not campaign.
+- A replica whose disk hangs (:class:`..log.journal.DiskWatch`) does not campaign. One whose node is drained waits once
+  more than the others.
 
 When a replica acts by itself: the time at which a follower asks for votes, the time until which it votes for nobody
 else, and sleep.
@@ -235,7 +236,10 @@ class Elections:
             self._timer.asked(now)
             # A candidate is a voter too: it keeps what it has promised its leader, and its vote has to be durable.
             if not self._timer.promises(now) and not self._disk.hangs:
-                self._ask()
+                if self._state.leader is not None and self._host.yields():
+                    self._state.set_leader(None)  # the others ask first; if none is elected, this one asks next time
+                else:
+                    self._ask()
         return self._timer.deadline_s
 
     def _ask(self) -> None:

@@ -6,7 +6,8 @@ their own, in batches that say of each client whether its session was there and 
 its clients to another one, and their wills are published once. The tasks of connectors and share groups have one owner
 each: metad chooses it, replaces it once its lease is over, and hands a task over only after its owner has stopped.
 
-Not yet: a drain of a node that stays. How many sessions a node holds is measured by ``metad-perf``, not shown here.
+Not yet: a tenant that moves to another cluster. How many sessions a node holds is measured by ``metad-perf``, not shown
+here.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from serving_brokers import created, joined, parts, placed
 
 from metad_client import (
     Client,
+    ConflictError,
     Given,
     Grant,
     KvPutItem,
@@ -34,12 +36,13 @@ from metad_client import (
     Will,
     connect,
 )
-from metad_wire.cluster import unpack_slots
+from metad_wire.cluster import GroupId, unpack_slots
 from metad_wire.families.core import TOPICS, Topic
 from waiting import until
 
 SHOWS = """
-system.status cluster.map cluster.add_group cluster.rebalance table.put table.list kv.put offset.commit
+system.status cluster.map cluster.add_group cluster.rebalance cluster.drain cluster.move_slots cluster.move_replica
+cluster.remove_group table.put table.list kv.put offset.commit
 session.takeover session.disconnect session.update session.get session.list session.delete session.end_tenant
 session.endings retained.put retained.get retained.match retained.delete
 will.wait will.claim will.acknowledge will.release will.list
@@ -100,6 +103,30 @@ async def test_the_cluster_grows_in_groups_of_each_kind_while_it_is_written_to(
     await until(spread, "the slots are spread")
     grown = writer.rounds
     await until(lambda: writing.done() or writer.rounds > grown + 2, "the writes go on")
+
+    # The way back from too many groups, while a node is serviced.
+    await metadctl("node", "drain", "n1", "--wait")
+    now = (await m.cluster.map()).map
+    assert now is not None
+    (first, *_, last) = [group.group_id.name for group in now.groups if group.kind == "data"]
+    await metadctl("groups", "merge", last, "--into", first, "--wait")
+    await m.features.allow("removed-groups")
+
+    async def removed() -> bool:
+        try:
+            return "is removed" in (await m.cluster.remove_group(last)).text
+        except ConflictError:  # the feature is not on yet
+            return False
+
+    await until(removed, "the group is removed")
+    await metadctl("node", "undrain", "n1", "--wait")
+    await metadctl("groups", "rebalance", "--replicas", "2")
+    now = (await m.cluster.map()).map
+    record = None if now is None else now.group(GroupId.parse(first))
+    assert record is not None
+    (free,) = {*NAMES} - {*record.replicas}
+    await metadctl("groups", "move", first, "--from", record.replicas[0], "--to", free, "--wait")
+    await metadctl("groups", "rebalance", "--replicas", "3")
     writer.stopping = True
     await writing
     versions = [found.version async for found in m.table(TOPICS).list("robust")]
@@ -272,7 +299,8 @@ async def test_a_tenant_ends_with_all_that_it_has(m: Client, metadctl: Callable[
 
 async def test_a_tenant_is_limited_in_what_it_asks_for_and_in_what_it_stores(m: Client) -> None:
     await m.features.hold("checked-entries")  # an upgrade may go back as long as that is so
-    assert [(one.feature, one.state) async for one in m.features.list()] == [("checked-entries", "held")]
+    known = {one.feature: one.state async for one in m.features.list()}
+    assert known["checked-entries"] == "held"
     await m.quotas.put("tenant/limited", sessions=20)
     await m.quotas.put("tenant/greedy", items_per_s=10)
     assert [quota.subject async for quota in m.quotas.list("tenant/")] == ["tenant/greedy", "tenant/limited"]

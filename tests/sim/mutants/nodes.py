@@ -12,6 +12,7 @@ from .near import NEAR_MUTANTS
 from .overload import OVERLOAD_MUTANTS
 from .planting import Mutant
 from .planting import one_edit as _m
+from .regrouping import REGROUPING_MUTANTS
 from .rooms import ROOM_MUTANTS
 from .watches import WATCH_MUTANTS
 
@@ -784,6 +785,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     *NEAR_MUTANTS,
     *OVERLOAD_MUTANTS,
     *COMPARISON_MUTANTS,
+    *REGROUPING_MUTANTS,
     *ROOM_MUTANTS,
     *WATCH_MUTANTS,
 )

@@ -393,6 +393,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "crowded_follower_lets_others_ask_first",
     ),
     _m(
+        "drained_nodes_ask_as_soon_as_others",
+        "a replica on a drained node lets the others ask first",
+        "elections:Elections.turn",
+        "if self._state.leader is not None and self._host.yields():",
+        "if False:",
+        "drained_follower_lets_others_lead",
+    ),
+    _m(
         "who_cannot_serve_yet_asks_first",
         "who has much to apply lets others ask first",
         "replica:RaftGroup.peer_refused",

@@ -43,7 +43,7 @@ from metad_client import Client, Options, connect
 from metad_judge.history import History
 from metad_judge.invariants import Violation
 from metad_judge.written import Key, Written, is_shown
-from metad_wire.cluster import METADATA, GroupId, SlotMove, slot_bits, slots_count
+from metad_wire.cluster import METADATA, ClusterMap, GroupId, SlotMove, slot_bits, slots_count
 from metad_wire.messages import SessionOwner
 from metad_wire.tables.retained import RETAINED, Retained
 from metad_wire.tables.session import SESSION
@@ -506,6 +506,9 @@ class Cluster:
             group = lead.node.drivers[record.group_id].group
             if not group.accepting:
                 return f"{name} is not ready at {lead.name}"
+            drained = {node.node_id for node in known.nodes if node.drained}
+            if not drained.issuperset(record.replicas) and (one := drained & {lead.name, record.preferred}):
+                return f"{', '.join(sorted(one))} is drained, and leads {name} or is to"
             members = group.configuration.members
             if set(group.configuration.voters) != set(record.replicas):
                 return f"{name} is on {group.configuration.voters}, not on {record.replicas}"
@@ -516,6 +519,19 @@ class Cluster:
                     return f"{member} has no {name}"
                 if not driver.machine.applied == driver.group.commit == group.log.last_index:
                     return f"{member} has applied {driver.machine.applied} of {group.log.last_index} of {name}"
+        return self._removed(known)
+
+    def _removed(self, known: ClusterMap) -> str:
+        """What is left of groups that were removed; empty if nothing is."""
+        for kind in known.ordinals:
+            for ordinal in range(known.next_ordinal(kind)):
+                group = GroupId(kind, ordinal)
+                prefix = keys.group_prefix(group)
+                for node in self.nodes.values() if known.has_removed(group) else ():
+                    if node.node is not None and group in node.node.drivers:
+                        return f"{node.name} has a replica of {group.name}, which was removed"
+                    if node.up and node.disks.state.scan(prefix, keys.after_prefix(prefix), 1):
+                        return f"{node.name} has rows of {group.name}, which was removed"
         return ""
 
     def require_settled(self, seconds: float) -> None:

@@ -15,8 +15,18 @@ from metad.control.map.decisions import MOVES_OF_A_MAP
 from metad_client import Client, MetadError, Options
 from metad_judge.watch import Wanted
 from metad_wire import messages as m
-from metad_wire.cluster import METADATA, GroupId, unpack_slots
-from metad_wire.methods import KV_DELETE, KV_PUT, KV_TRANSACT, OFFSET_COMMIT, SESSION_TAKEOVER, Method, encode
+from metad_wire.cluster import METADATA, ClusterMap, GroupId, unpack_slots
+from metad_wire.methods import (
+    FEATURE_SWITCH,
+    KV_DELETE,
+    KV_PUT,
+    KV_TRANSACT,
+    OFFSET_COMMIT,
+    SESSION_TAKEOVER,
+    Method,
+    encode,
+)
+from metad_wire.tables.feature import REMOVED_GROUPS, FeatureRecord
 
 from ..faults import Faults
 from ..naming import group_of
@@ -133,6 +143,12 @@ class Trouble(Faults[SimNode]):
             self._faults += [(self._join, 1.5), (self._leave, 1.0)]
         if builds is not None:
             self._faults.append((self._change_build, 4.0))
+        elif many:
+            if rng.random() < 0.4:
+                self._faults.append((self._regroup, 3.0))
+                self.later(rng.uniform(0.0, 0.5), self._allow_removals)
+            if rng.random() < 0.3:
+                self._faults.append((self._drain, 2.0))
         if wide:
             more: list[tuple[Callable[[], None], float, bool]] = [
                 (self._hang_disk, 1.5, True),
@@ -468,6 +484,70 @@ class Trouble(Faults[SimNode]):
 
         self.cluster.moves += 1
         self._administer(f"one more {kind} group, and its share", grow)
+
+    def _known(self) -> ClusterMap | None:
+        """The map of the leader of the metadata."""
+        leader = self.cluster.leader(METADATA)
+        return None if leader is None or leader.node is None else leader.node.map
+
+    def _allow_removals(self) -> None:
+        """What an administrator allows is switched on once all nodes are there for a while, and that would be too late
+        for a run as short as this."""
+        leader = self.cluster.leader(METADATA)
+        if leader is None or leader.node is None or leader.process is None:
+            if not self.over:
+                self.later(0.5, self._allow_removals)
+            return
+        switch = FEATURE_SWITCH.encode_request(m.Items([FeatureRecord(REMOVED_GROUPS, "on")]))
+        leader.process.context.run(leader.node.requests.submit_peer, FEATURE_SWITCH.code, switch, lambda _: None)
+
+    def _regroup(self) -> None:
+        """An operator changes groups by hand: splits one, merges one away and removes it, or moves a replica or slots.
+        Now and then a leader of it dies meanwhile."""
+        rng, known = self._rng, self._known()
+        if known is None:
+            return
+        kind = rng.choice(["data", "data", "offset", "metadata"])
+        of_kind = [record for record in known.groups if record.kind == kind]
+        record = rng.choice(of_kind)
+        name = record.group_id.name
+        other = rng.choice(of_kind).group_id.name
+        mine = [slot for slot, holder in enumerate(unpack_slots(known.slots[kind])) if holder == record.ordinal]
+        others = [node.node_id for node in known.nodes if node.node_id not in record.replicas]
+        self.cluster.moves += 1
+        if rng.random() < 0.2:
+            deadly = rng.uniform(0.0, 0.5)
+            self.later(deadly, lambda: self._down_leader(record.group_id))
+        what = rng.choice(["split", "merge", "remove", "remove", "move", "replica"])
+        if what == "split" and len(of_kind) < 4:
+            to = rng.choice(["", other])
+            self._administer(
+                f"half of {name} to {to or 'a new group'}", lambda a: a.move_slots(to, group=name, half=True)
+            )
+        elif what == "merge":
+            self._administer(f"{name} into {other}", lambda a: a.move_slots(other, group=name))
+        elif what == "move" and mine:
+            slots = rng.sample(mine, rng.randint(1, len(mine)))
+            self._administer(f"{len(slots)} slots to {other}", lambda a: a.move_slots(other, slots=slots))
+        elif what == "replica" and others:
+            source, target = rng.choice(record.replicas), rng.choice(others)
+            self._administer(f"{name} from {source} to {target}", lambda a: a.move_replica(name, source, target))
+        else:
+            empty = [one for one in of_kind if one.ordinal not in unpack_slots(known.slots[kind])]
+            gone = rng.choice(empty or of_kind).group_id.name
+            self._administer(f"{gone} is removed", lambda a: a.remove_group(gone))
+
+    def _down_leader(self, group: GroupId) -> None:
+        leader = self.cluster.leader(group)
+        if leader is not None and not self.over:
+            self._down(leader)
+
+    def _drain(self) -> None:
+        """A node is to lead nothing, or may again."""
+        known = self._known()
+        if known is not None:
+            name, undo = self._rng.choice(known.nodes).node_id, self._rng.random() < 0.4
+            self._administer(f"{name} is {'un' * undo}drained", lambda asked: asked.drain(name, undo=undo))
 
     def _join(self) -> None:
         fresh = [node for node in self.cluster.nodes.values() if not node.lives]

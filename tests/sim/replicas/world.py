@@ -203,10 +203,16 @@ class SimNode:
         """Whether many requests wait on it."""
         self.shortage = ROOM
         """How its disk is."""
+        self.is_drained = False
+        """Whether others are to lead while they can."""
         self._hung: list[Callable[[], None]] = []
         self._rate = 1.0
         self._offset = 0.0
         self._stood_still_s = 0.0
+
+    def drained(self) -> list[str]:
+        """The nodes that are to lead nothing, as far as this one goes by it."""
+        return [self.name] if self.is_drained else []
 
     # --- life --------------------------------------------------------------------------------------------
 

@@ -256,6 +256,10 @@ GOOD: dict[str, dict[str, Any]] = {
     "cluster.leave": {"node_id": "nobody", "lost": False, "fewer": False},
     "cluster.add_group": {"kind": "metadata"},
     "cluster.rebalance": {"replicas": 0},
+    "cluster.drain": {"node_id": "nobody", "undo": True},
+    "cluster.move_slots": {"to": "data-0", "group": "data-1", "slots": [1, 2], "half": False},
+    "cluster.move_replica": {"group": "data-0", "source": "nobody", "target": "n1"},
+    "cluster.remove_group": {"group": "data-9"},
     "client.status": {"node": ""},
 }  # fmt: skip
 """By verb."""

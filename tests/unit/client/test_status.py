@@ -262,6 +262,15 @@ def test_code_node_unreachable__one_that_refuses_all_others_is_wrong_about_them(
     }
 
 
+def test_code_node_drained__and_what_it_leads_yet(cluster: Cluster) -> None:
+    cluster.record("n3", drained=True)
+    assert cluster.found == {("node_drained", "n3"): "n3: drained: it leads nothing until it is undrained"}
+    assert verdict(cluster.view, problems(cluster.view), ["node_drained"]) == "ok"
+    cluster.record("n1", drained=True)
+    assert cluster.found["node_drained", "n1"].endswith("until it is undrained; it leads 2 groups yet")
+    assert [node.state for node in cluster.view.nodes] == ["drained", "up", "drained"]
+
+
 def test_code_node_leaving__until_its_replicas_have_moved(cluster: Cluster) -> None:
     cluster.record("n3", leaving=True)
     assert cluster.verdict == "warning"

@@ -56,12 +56,14 @@ from metad_wire.methods import (
     CLUSTER_MAP,
     CLUSTER_MOVED,
     CLUSTER_REBALANCE,
+    CLUSTER_REMOVE_GROUP,
     CLUSTER_RETURNS,
     CLUSTER_TRANSFER,
+    GROUP_COMMAND,
     STATUS,
     encode,
 )
-from metad_wire.tables.feature import FEATURES, FeatureRecord
+from metad_wire.tables.feature import FEATURES, REMOVED_GROUPS, FeatureRecord
 
 NODES = ["n1", "n2", "n3"]
 NOBODY = Configuration(())
@@ -105,6 +107,9 @@ class Host:
         self.busy: c.ReturnReport | None = None
         self.grants: list[tuple[c.ReturnGrant, float]] = []
         self.asked_for_returns: list[str] = []
+        self.ordered: list[tuple[str, str, str]] = []
+        """Node, group, step."""
+        self.swept: c.GroupReply | MetadError = c.GroupReply([], [])
         self.returns: c.ReturnGrant | MetadError = NotLeaderError()
 
     def crowded(self) -> bool:
@@ -145,6 +150,11 @@ class Host:
             self.asked_for_returns.append(node)
             done(self.returns if isinstance(self.returns, MetadError) else encode(self.returns))
             return
+        if code == GROUP_COMMAND.code:
+            request = GROUP_COMMAND.decode_request(payload)
+            self.ordered.append((node, request.group, request.body.step))
+            done(self.swept if isinstance(self.swept, MetadError) else encode(self.swept))
+            return
         assert code == STATUS.code
         said = self.statuses.get(node, [])
         done(said if isinstance(said, MetadError) else encode(status_of(said)))
@@ -170,6 +180,7 @@ class Rig:
         self.host = Host(None if empty else known or cluster())
         config = config or Config(node_id="n1")
         self.presence = Presence(config, "store of n1")
+        self.features = KnownFeatures()
         mover: Any = SimpleNamespace(follow=lambda known: None)
         brokers: Any = SimpleNamespace(follow=lambda known: None)
         self.now_s = 0.0
@@ -188,7 +199,7 @@ class Rig:
                 host.status,
                 host.store,
                 lambda body, _: host.switched.append(body),
-                KnownFeatures(),
+                self.features,
                 host.call_peer,
                 host.close,
                 host.left.append,
@@ -650,6 +661,62 @@ def test_leadership_goes_to_a_voter_of_the_group() -> None:
         rig.ask(CLUSTER_TRANSFER, c.Transfer("data-7", "n3"))
     with pytest.raises(InvalidRequestError, match="voters"):
         rig.ask(CLUSTER_TRANSFER, c.Transfer("data-0", "n9"))
+
+
+# --- groups that are removed ---------------------------------------------------------------------------------
+
+
+def removable(**fields: Any) -> Rig:
+    """A cluster with a group that has no slots and is led by n2."""
+    rig = Rig(cluster())
+    rig.host.map = msgspec.structs.replace(
+        rig.map, groups=[*rig.map.groups, GroupRecord("data", 1, *[["n2", "n3"]] * 2)]
+    )
+    rig.features.know(REMOVED_GROUPS, FeatureRecord(REMOVED_GROUPS, "on"))
+    rig.host.statuses["n2"] = [
+        msgspec.structs.replace(leads("data", ["n2", "n3"]), name="data-1", leader="n2", **fields)
+    ]
+    return rig
+
+
+def test_a_group_is_removed_once_its_leader_has_dropped_what_rows_it_had() -> None:
+    rig = removable()
+    done = rig.ask(CLUSTER_REMOVE_GROUP, c.RemoveGroup("data-1"))
+    assert rig.host.ordered == [("n2", "data-1", "sweep")]
+    assert (done.text, rig.map.group(GroupId("data", 1))) == ("data-1 is removed, with its replicas", None)
+    assert (rig.map.ordinals, rig.map.has_removed(GroupId("data", 1))) == ({"data": 2}, True)
+    assert "already" in rig.ask(CLUSTER_REMOVE_GROUP, c.RemoveGroup("data-1")).text
+    rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
+    assert rig.group("data", 2), "the name was used again"
+
+
+def test_a_group_stays_that_its_leader_does_not_let_go() -> None:
+    rig = removable()
+    rig.host.swept = ConflictError("slots are sealed")
+    with pytest.raises(ConflictError, match="sealed"):
+        rig.ask(CLUSTER_REMOVE_GROUP, c.RemoveGroup("data-1"))
+    for rig in (removable(slots=1), removable(role="follower")):
+        with pytest.raises(ConflictError, match="has not said"):
+            rig.ask(CLUSTER_REMOVE_GROUP, c.RemoveGroup("data-1"))
+        assert rig.group("data", 1)
+    rig = removable()
+    rig.features.know(REMOVED_GROUPS, None)
+    with pytest.raises(ConflictError, match="features allow removed-groups"):
+        rig.ask(CLUSTER_REMOVE_GROUP, c.RemoveGroup("data-1"))
+
+
+def test_a_replica_of_a_removed_group_is_closed_unless_a_snapshot_is_being_put_into_it() -> None:
+    rig = removable()
+    rig.ask(CLUSTER_REMOVE_GROUP, c.RemoveGroup("data-1"))
+    idle(rig)
+    gone = SimpleNamespace(installing=True, group=SimpleNamespace(ready=True))
+    rig.host.drivers[GroupId("data", 1)] = gone
+    rig.host.drivers[GroupId("data", 7)] = SimpleNamespace(installing=False)  # of a newer map than this one
+    rig.controller.reconcile()
+    assert rig.host.closed == []
+    gone.installing = False
+    rig.controller.reconcile()
+    assert rig.host.closed == [GroupId("data", 1)]
 
 
 # --- the budget of returns -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from metad.control.features import SETTLED_S, Switches
 from metad_wire.cluster import ClusterMap, NodeRecord
-from metad_wire.tables.feature import CHECKED_ENTRIES, FEATURES, FeatureRecord, FeatureState
+from metad_wire.tables.feature import FEATURES, FeatureRecord, FeatureState
 
 AFTER_S = 60.0
 ALL = sorted(FEATURES)
@@ -31,7 +31,7 @@ class Leader:
         return self.switches.due(known, connected, self.records, now_s)
 
     def is_so(self, state: FeatureState) -> None:
-        self.records[CHECKED_ENTRIES] = FeatureRecord(CHECKED_ENTRIES, state)
+        self.records = {name: FeatureRecord(name, state) for name in FEATURES}
 
 
 def test_all_nodes_must_know_it_for_a_while() -> None:

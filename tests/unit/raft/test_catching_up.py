@@ -51,6 +51,9 @@ class Told:
     def unsafe(self, error: Exception) -> None:
         raise error
 
+    def drained(self) -> list[str]:
+        return []
+
 
 class Node:
     def __init__(self, world: World, name: str, seed: int) -> None:

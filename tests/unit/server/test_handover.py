@@ -54,10 +54,10 @@ class Group:
 
 
 class Rig:
-    def __init__(self, *groups: Group) -> None:
+    def __init__(self, *groups: Group, drained: str = "", at_all_costs: bool = True) -> None:
         self.now_s = 0.0
         made: Any = lambda: groups  # noqa: E731
-        self.handover = Handover(made, lambda: self.now_s)
+        self.handover = Handover(made, lambda: self.now_s, drained.split, at_all_costs=at_all_costs)
 
     def step(self) -> bool:
         return self.handover.step()
@@ -164,3 +164,15 @@ def test_who_has_room_on_its_disk_goes_before_who_has_caught_up() -> None:
     both.peers["n2"].shortage = both.peers["n3"].shortage = LOW
     Rig(both).step()
     assert both.asked, "a node that ends has no choice"
+
+
+def test_a_drained_node_is_given_what_nobody_else_can_take_and_that_only_by_one_that_ends() -> None:
+    group = Group("data-0", n2=5_000, n3=4_500)
+    Rig(group, drained="n2").step()
+    assert group.asked == ["n3"], "one that lacks some entries is better than one that is to lead nothing"
+    alone = Group("data-0", n3=0)
+    Rig(alone, drained="n2").step()
+    assert alone.asked == ["n2"], "a group without a leader is worse"
+    here = Group("data-0")
+    assert not Rig(here, drained="n1 n2 n3", at_all_costs=False).step()
+    assert here.asked == [], "drained nodes would hand it round in a circle"

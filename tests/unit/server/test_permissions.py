@@ -163,7 +163,8 @@ RIGHTS = {
     "broker.fence "
     "declaration.drop assignment.elect system.compact system.settings system.set "
     "assignment.move plan.create plan.set plan.delete role.put role.delete principal.put principal.change "
-    "principal.delete cluster.join cluster.leave cluster.transfer cluster.add_group cluster.rebalance",
+    "principal.delete cluster.join cluster.leave cluster.transfer cluster.add_group cluster.rebalance "
+    "cluster.drain cluster.move_slots cluster.move_replica cluster.remove_group",
 }
 
 

@@ -67,6 +67,7 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
         *("tenants.end", "tenants.keep", "quota.put", "quota.delete", "feature.change"),
         *("role.put", "role.delete", "principal.put", "principal.change", "principal.delete"),
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
+        *(f"cluster.{name}" for name in ("drain", "move_slots", "move_replica", "remove_group")),
         *(f"backup.{name}" for name in ("begin", "read", "end", "log")),
         "group.restore",
     }
@@ -83,6 +84,7 @@ def test_the_lane_of_each_method_says_what_it_is_for() -> None:
             f"cluster.{name}"
             for name in ("map", "join", "leave", "transfer", "add_group", "rebalance", "moved", "returns")
         ),
+        *(f"cluster.{name}" for name in ("drain", "move_slots", "move_replica", "remove_group")),
         *("cluster.store", "group.command", "group.fence", "group.read_index", "group.compare", "group.rebuild"),
         *("lease.keep_alive", "lease.expire", "consumer.heartbeat", "assignment.step", "plan.progress", "access.may"),
     }

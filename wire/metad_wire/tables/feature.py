@@ -18,6 +18,7 @@ from ..text.fields import U63
 FEATURES_MAX = 1_000
 """Features of which something is kept."""
 CHECKED_ENTRIES: Final = "checked-entries"
+REMOVED_GROUPS: Final = "removed-groups"
 
 
 class Feature(NamedTuple):
@@ -36,6 +37,11 @@ FEATURES: Final[dict[str, Feature]] = {
             CHECKED_ENTRIES,
             "0.2.0",
             "entries of the log have a checksum, which every replica compares before it applies them",
+        ),
+        Feature(
+            REMOVED_GROUPS,
+            "0.2.0",
+            "groups can be removed: the cluster map keeps which there were, so that no other is called so again",
         ),
     )
 }

@@ -81,6 +81,11 @@ class GivenIdentity(IdentitySource):
         """Its number."""
         return self._seq
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether another process may have tried the write."""
+        return self._age_ms > 0
+
     def release(self, seq: int) -> None:
         """Somebody may repeat it yet."""
 
@@ -246,6 +251,12 @@ class Call:
     def undone(self) -> bool:
         """Whether it certainly has changed nothing, without any answer."""
         return not self.method.changes or not self.attempts
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether an attempt may have changed something, of this call or of another process with its identity."""
+        repeated = isinstance(self.identities, GivenIdentity) and self.identities.is_repeated
+        return self.method.changes and (self.unanswered or repeated)
 
     @property
     def has_slot(self) -> bool:

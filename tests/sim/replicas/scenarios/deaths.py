@@ -66,6 +66,24 @@ def crowded_follower_lets_others_ask_first() -> None:
 
 
 @scenario
+def drained_follower_lets_others_lead() -> None:
+    """n1 is killed, or vanishes without a word, and n2, which would ask first, is drained. It leads where nobody else
+    can."""
+    for silent in (False, True):
+        scene = parted()
+        scene.node("n2").is_drained = True
+        if silent:
+            scene.isolate("n1")
+        else:
+            scene.node("n1").crash(power=False)
+        assert _successor(scene, 4 * ELECTION_S) == "n3", "a node leads that is drained"
+    scene = parted()
+    scene.node("n2").is_drained = scene.node("n3").is_drained = True
+    scene.node("n1").crash(power=False)
+    _successor(scene, 4 * ELECTION_S, "nobody leads, because all that are left are drained")
+
+
+@scenario
 def follower_that_has_much_to_apply_lets_others_ask_first() -> None:
     """n1 is killed, and n2, which would ask first, would lead long before it could serve."""
     scene = parted()

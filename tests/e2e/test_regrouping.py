@@ -1,0 +1,160 @@
+"""Real nodes whose groups are changed by hand while clients write and watch: nothing is lost or told twice, a removed
+group is gone from all nodes and from a backup, and its name is not used again. And a node that is drained: it leads
+nothing, also after a restart, and has its share back when it is undrained."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e_nodes import PAUSE_S, Nodes
+from e2e_server import METAD, Server
+
+from metad_client import Client, NotFoundError, Watch, Watched, connect
+from waiting import WAIT_S, until
+
+SPACES = [f"space-{number}" for number in range(30)]
+FEATURES = "features_after_ms = 1"
+WAITS = ("--wait", "--deadline", f"{WAIT_S:g}")
+
+
+class Writer:
+    """Counts in namespaces of all groups, each count exactly once."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.rounds = 0
+        self._ending = False
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while not self._ending:
+            for space in SPACES:
+                await self._client.kv.put(space, "counter", b"%d" % self.rounds, expected_version=self.rounds)
+            self.rounds += 1
+            await asyncio.sleep(PAUSE_S)
+
+    async def more(self) -> None:
+        seen = self.rounds
+        await until(lambda: self._task.done() or self.rounds > seen + 2, "writes")
+        assert not self._task.done(), self._task.exception()
+
+    async def end(self) -> None:
+        self._ending = True
+        await self._task
+
+
+async def follow(watch: Watch, seen: list[tuple[str, int]]) -> None:
+    """Note each version that comes, and each gap."""
+    async for batch in watch:
+        seen.extend((batch.kind, event.record.version) for event in batch.events if event.record is not None)
+        if batch.kind == "gap":
+            seen.append(("gap", 0))
+
+
+async def ctl(where: str, *words: str, status: int = 0) -> str:
+    """What ``metadctl`` says: on stdout, or on stderr if it is to fail."""
+    command = [METAD.with_name("metadctl"), "--endpoint", where, *words]
+    run = subprocess.run
+    done = await asyncio.to_thread(run, command, capture_output=True, text=True, timeout=2 * WAIT_S, check=False)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stderr if status else done.stdout
+
+
+async def told(where: str, *words: str) -> Any:
+    return json.loads(await ctl(where, *words, "--json"))
+
+
+async def test_groups_are_split_moved_merged_and_removed_under_writes(tmp_path: Path) -> None:
+    with Nodes(tmp_path / "nodes", config=f"{FEATURES}\n[groups]\ndata = 2\noffset = 1") as nodes:
+        nodes.start("n4", join="n1").ready()
+        async with connect(nodes.url) as client, client.watch(Watched("kv", tenant=SPACES[0])) as watch:
+            seen: list[tuple[str, int]] = []
+            following = asyncio.create_task(follow(watch, seen))
+            writer = Writer(client)
+            await writer.more()
+            await ctl(nodes.where, "groups", "split", "data-0", *WAITS)
+            (new,) = {one["group"] for one in (await told(nodes.where, "groups"))} - {
+                *("metadata-0", "offset-0", "data-0", "data-1")
+            }
+            found = await told(nodes.where, "groups", "explain", new)
+            assert (new, found["slots"], found["slot_ranges"], found["moves"]) == ("data-2", 256, [[256, 511]], [])
+            await ctl(nodes.where, "groups", "move", "--slots", "0-3,256", "--to", "data-1", *WAITS)
+            (source, *_), (target, *_) = (
+                [one["node"] for one in found["replicas"]],
+                {*["n1", "n2", "n3", "n4"]} - {one["node"] for one in found["replicas"]},
+            )
+            await ctl(nodes.where, "groups", "move", "data-2", "--from", source, "--to", target, *WAITS)
+            found = await told(nodes.where, "groups", "explain", "data-2")
+            assert {one["node"] for one in found["replicas"]} == {*["n1", "n2", "n3", "n4"]} - {source}
+            await writer.more()
+            refused = await ctl(nodes.where, "groups", "remove", "data-2", status=1)
+            assert "data-2 has 255 slots: move them first" in refused
+            for gone in ("data-2", "data-0"):
+                await ctl(nodes.where, "groups", "merge", gone, "--into", "data-1", *WAITS)
+                await until(lambda: _is_on(client), "groups can be removed")
+                await ctl(nodes.where, "groups", "remove", gone, *WAITS)
+                await writer.more()
+            assert "cannot be removed" in await ctl(nodes.where, "groups", "remove", "metadata-0", status=1)
+            await ctl(nodes.where, "groups", "add", "--kind", "data")
+            await ctl(nodes.where, "groups", "rebalance")
+            await writer.more()
+            listed = await told(nodes.where, "groups")
+            assert sorted(one["group"] for one in listed if one["group"].startswith("data")) == ["data-1", "data-3"]
+            for name in ("n1", "n2"):  # a node that starts again finds nothing of what was removed
+                await asyncio.to_thread(nodes.servers[name].terminate)
+                await asyncio.to_thread(nodes.restart, name)
+            await writer.more()
+            await writer.end()
+            await until(lambda: bool(seen) and seen[-1][1] == writer.rounds, "the watch")
+            following.cancel()
+            versions = [version for _, version in seen]
+            assert versions == list(range(versions[0], writer.rounds + 1)), "lost, repeated, or a gap"
+        await ctl(nodes.where, "backup", f"{tmp_path}/backup")
+    with Server(tmp_path / "other") as other:
+        other.ready()
+        await ctl(other.endpoint, "restore", f"{tmp_path}/backup")
+        async with connect(other.url) as client:
+            for space in SPACES:
+                record = await client.kv.get(space, "counter")
+                assert record is not None
+                assert record.value == b"%d" % (writer.rounds - 1)
+
+
+async def _is_on(client: Client) -> bool:
+    return "removed-groups" in [one.feature async for one in client.features.list() if one.state == "on"]
+
+
+async def test_a_drained_node_is_restarted_without_a_leader_that_is_lost(nodes: Nodes) -> None:
+    async with connect(nodes.url) as client:
+        writer = Writer(client)
+        name = (await client.cluster.map()).leaders["metadata-0"]
+
+        async def leads() -> list[str]:
+            return [one["group"] for one in await told(nodes.where, "groups") if one["leader"] == name]
+
+        await ctl(nodes.where, "node", "drain", name, *WAITS)
+        assert await leads() == []
+        await ctl(nodes.where, "status", "--check", status=1)
+        (problem,) = (await told(nodes.where, "status"))["problems"]
+        assert (problem["code"], problem["severity"], problem["node"]) == ("node_drained", "warning", name)
+        await ctl(nodes.where, "status", "--check", "--despite", "node_drained")
+        lost = {one: len(nodes.servers[one].events("leader_lost")) for one in nodes.servers if one != name}
+        await asyncio.to_thread(nodes.servers[name].terminate)
+        await writer.more()
+        await asyncio.to_thread(nodes.restart, name)
+        await ctl(nodes.where, "status", "--wait", "OK", "--despite", "node_drained", "--timeout", f"{WAIT_S:g}")
+        assert await leads() == []
+        assert {one: len(nodes.servers[one].events("leader_lost")) for one in lost} == lost, "others went on leading"
+        assert "is drained" in await ctl(nodes.where, "transfer", "metadata-0", name, status=1)
+        await ctl(nodes.where, "node", "undrain", name, *WAITS)
+        assert await leads() != []
+        await ctl(nodes.where, "status", "--wait", "OK", "--timeout", f"{WAIT_S:g}")
+        await writer.more()
+        await writer.end()
+        with pytest.raises(NotFoundError, match="n9"):
+            await client.cluster.drain("n9")

@@ -1,0 +1,121 @@
+"""Bugs to plant where groups are changed by hand and nodes are drained, each with the scenarios that find it."""
+
+from __future__ import annotations
+
+from .planting import Mutant
+from .planting import one_edit as _m
+
+REGROUPING_MUTANTS: tuple[Mutant, ...] = (
+    _m(
+        "groups_are_removed_with_their_slots",
+        "a group is removed only if it has no slots",
+        "metad.control.map.decisions:check_removable",
+        "if count := unpack_slots(current.slots[group.kind]).count(group.ordinal):",
+        "if count := 0:",
+        "group_is_merged_away_and_removed",
+    ),
+    _m(
+        "names_of_groups_are_used_again",
+        "no group is called as one that was removed",
+        "metad.control.map.decisions:remove_group",
+        "ordinals=current.ordinals | {group.kind: current.next_ordinal(group.kind)},",
+        "ordinals=current.ordinals | {group.kind: 1},",
+        "group_is_merged_away_and_removed",
+    ),
+    _m(
+        "metadata_0_is_merged_away",
+        "slot 0 of kind metadata stays in metadata-0",
+        "metad.control.map.decisions:_slots_to_move",
+        "if kind == METADATA.kind and 0 in named:",
+        "if False:",
+        "what_cannot_be_removed_or_moved_stays",
+    ),
+    _m(
+        "replicas_of_removed_groups_stay",
+        "every node drops its replica of a group that was removed",
+        "metad.control.controller:Controller._reconcile",
+        "if not groups.drivers[group].installing:",
+        "if False:",
+        "group_is_merged_away_and_removed",
+    ),
+    _m(
+        "what_a_life_before_has_left_of_a_group_stays",
+        "a node that died before it dropped a replica of a removed group drops it in its next life",
+        "metad.node.disk.replica_lifecycle:ReplicaLifecycle._drop_removed",
+        "if here:",
+        "if False:",
+        "node_that_dies_while_a_group_is_removed_drops_it_later",
+    ),
+    _m(
+        "merges_drop_the_marker_of_the_source",
+        "a move leaves a marker in the log of the source",
+        "metad.state.moving.slot_migration:_seal",
+        "view.marker = SlotMarker(MarkerStep.SEALED, body.move, body.slots, body.other)",
+        "pass",
+        "watch_goes_on_over_a_merge_and_a_removal",
+    ),
+    _m(
+        "merges_drop_the_marker_of_the_target",
+        "a move leaves a marker in the log of the target",
+        "metad.state.moving.slot_migration:_adopt",
+        "view.marker = SlotMarker(MarkerStep.ADOPTED, body.move, body.slots, body.other, body.sealed_index)",
+        "pass",
+        "watch_goes_on_over_a_merge_and_a_removal",
+    ),
+    _m(
+        "watches_wait_for_groups_that_were_removed",
+        "the stream of a group that was removed ends, and so does the wait for its log",
+        "metad_client.dispatch.router:Routes.has_removed",
+        "return known is not None and self.map.has_removed(known)",
+        "return False",
+        "write_whose_group_is_removed_is_not_done_twice",
+    ),
+    _m(
+        "writes_to_removed_groups_are_done_again",
+        "a write that may be done is not sent to another group",
+        "metad_client.dispatch.dispatcher:Dispatcher._moved",
+        "if call.is_in_doubt or (call.method.changes and error is not None and not error.outcome_known):",
+        "if False:",
+        "write_whose_group_is_removed_is_not_done_twice",
+    ),
+    _m(
+        "drained_nodes_keep_what_they_lead",
+        "a drained node hands over what it leads",
+        "metad.node.node:Node._led_in_vain",
+        "drained or group.should_leave",
+        "group.should_leave",
+        "drained_node_leads_nothing_until_it_is_undrained",
+    ),
+    _m(
+        "drained_nodes_are_preferred",
+        "the map prefers no node that is drained",
+        "metad.control.map.decisions:leading",
+        "and not node.drained",
+        "",
+        "drained_node_leads_nothing_until_it_is_undrained",
+    ),
+    _m(
+        "drains_end_with_a_restart",
+        "a node that starts again is as drained as it was",
+        "metad.control.map.decisions:join",
+        "leaving=known.leaving, drained=known.drained",
+        "leaving=known.leaving",
+        "drained_node_leads_nothing_until_it_is_undrained",
+    ),
+    _m(
+        "undrained_nodes_get_nothing_back",
+        "a node that is undrained leads its share again",
+        "metad.control.map.decisions:undrain",
+        "groups = returned_leaders(groups, node_id, leading(nodes))",
+        "pass",
+        "drained_node_leads_nothing_until_it_is_undrained",
+    ),
+    _m(
+        "moved_replicas_stay",
+        "the map has a replica on the node that gets it, and none on the one that gives it",
+        "metad.control.map.decisions:move_replica",
+        "replicas=sorted([*others, wish.target])",
+        "replicas=sorted([*record.replicas, wish.target])",
+        "replica_is_moved_by_hand",
+    ),
+)
