@@ -136,6 +136,8 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--ready-file", metavar="F", type=Path, help='file to write {"endpoints": [...]} to once the node serves'
     )
+    # The file that --config was made of, which a person is told to edit.
+    serve.add_argument("--made-of", help=argparse.SUPPRESS)
     serve.add_argument("--workers", metavar="W", type=int, default=1, help="processes of this node (default 1)")
     cluster = commands.add_parser("cluster", help="run a local cluster in the foreground")
     cluster.add_argument("--nodes", metavar="N", type=int, help="number of nodes (default 3, or one per region)")
@@ -307,8 +309,10 @@ def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
         # The members have files of their own. A variable would set them all to the same.
         own = VARIABLES.keys() | {*OF_MANAGER}
         environment = {name: value for name, value in os.environ.items() if name not in own}
-        return asyncio.run(Supervisor(configs, arguments.ready_file, environment, manager).run())
+        return asyncio.run(Supervisor(configs, arguments.ready_file, environment, manager, arguments.config).run())
     origins = origins_of(arguments.config, overrides_of(os.environ), _flags(arguments))
+    if arguments.made_of is not None:
+        origins = origins._replace(file=arguments.made_of)
     return asyncio.run(serve(configs[0], arguments.ready_file, manager, origins))
 
 

@@ -221,8 +221,11 @@ class Supervisor:
         ready_file: Path | None,
         environment: Mapping[str, str],
         manager: ServiceManager,
+        config_file: Path | None = None,
     ) -> None:
-        """``environment`` is that of the members. ``manager`` is told of all of them together."""
+        """``environment`` is that of the members. ``manager`` is told of all of them together. ``config_file``: what
+        people edit; each member reads a file that is made of it."""
+        self._config_file = config_file
         self._environment = environment
         self._manager = manager
         self.members = [Member(config) for config in configs]
@@ -292,6 +295,7 @@ class Supervisor:
                 *command,
                 "--ready-file",
                 str(member.ready_file),
+                *("--made-of", "" if self._config_file is None else str(self._config_file)),
                 env=self._environment,
                 start_new_session=True,  # a Ctrl-C is for the supervisor, which passes it on once
             )

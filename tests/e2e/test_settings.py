@@ -94,3 +94,23 @@ def test_everybody_sees_who_differs_and_who_has_set_it(tmp_path: Path) -> None:
         ran = ctl(nodes.where, "settings", "set", "all", "limits.queue_ms", "6s", "--timeout", "5")
         assert (ran.returncode, "metadctl: deadline" in ran.stderr or "n3" in ran.stderr) == (1, True)
         assert ran.stdout.count("6000 (6 s)") == 2
+
+
+def test_a_supervised_node_names_the_file_that_a_person_edits(tmp_path: Path) -> None:
+    """Each process of `metad cluster` reads a file of its own, which is made anew at each start."""
+    file, ready = tmp_path / "mine.toml", tmp_path / "ready"
+    file.write_text("[limits]\nslow_ms = 700\n")
+    flags = ["--nodes", "2", "--config", str(file), "--data-dir", str(tmp_path / "d"), "--ready-file", str(ready)]
+    process = subprocess.Popen([METAD, "cluster", *flags], stderr=subprocess.DEVNULL)
+    try:
+        wait_until(ready.exists, "the nodes serve")
+        where = ",".join(json.loads(ready.read_text())["endpoints"])
+        values = [one["value"] for one in told(where, "settings", "get", "all", "limits.slow_ms")["settings"]]
+        assert values == [700, 700]
+        refused = ctl(where, "settings", "set", "n1", "raft.heartbeat_ms", "50").stderr
+        assert f"needs a restart: set it in {file}, and start the node again" in refused
+        process.terminate()
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
