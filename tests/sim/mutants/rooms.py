@@ -9,8 +9,8 @@ ROOM_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "leader_without_room_leads_on",
         "a leader that is short of room hands over to who is not",
-        "metad.node.node:Node._led_without_room",
-        "driver.group.should_leave",
+        "metad.node.node:Node._led_in_vain",
+        "group.should_leave",
         "False",
         "leader_without_room_hands_over",
     ),

@@ -123,7 +123,7 @@ WATCH_MUTANTS: tuple[Mutant, ...] = (
         "token_names_groups_in_vain",
         "every group that a token names is found, or its slots are a gap",
         "metad_client.watch.streams:Streams.changed",
-        "for group in self._unfound:",
+        "for group in list(self._unfound):",
         "for group in ():",
         "token_names_a_group_that_the_node_does_not_know",
     ),

@@ -145,8 +145,8 @@ class Trouble(Faults[SimNode]):
             self._faults.append((self._change_build, 4.0))
         elif many:
             if rng.random() < 0.4:
-                self._faults.append((self._regroup, 3.0))
-                self.later(rng.uniform(0.0, 0.5), self._allow_removals)
+                self.later(rng.uniform(0.0, 0.3), self._allow_removals)
+                self.later(rng.uniform(0.0, 1.0), self._regroup)
             if rng.random() < 0.3:
                 self._faults.append((self._drain, 2.0))
         if wide:
@@ -505,22 +505,27 @@ class Trouble(Faults[SimNode]):
         """An operator changes groups by hand: splits one, merges one away and removes it, or moves a replica or slots.
         Now and then a leader of it dies meanwhile."""
         rng, known = self._rng, self._known()
+        if self.over:
+            return
+        self.later(rng.expovariate(3.0), self._regroup)  # a merge alone leaves nothing to remove
         if known is None:
             return
         kind = rng.choice(["data", "data", "offset", "metadata"])
         of_kind = [record for record in known.groups if record.kind == kind]
         record = rng.choice(of_kind)
         name = record.group_id.name
-        other = rng.choice(of_kind).group_id.name
+        other = rng.choice([one for one in of_kind if one is not record] or of_kind).group_id.name
         mine = [slot for slot, holder in enumerate(unpack_slots(known.slots[kind])) if holder == record.ordinal]
         others = [node.node_id for node in known.nodes if node.node_id not in record.replicas]
         self.cluster.moves += 1
         if rng.random() < 0.2:
             deadly = rng.uniform(0.0, 0.5)
             self.later(deadly, lambda: self._down_leader(record.group_id))
-        what = rng.choice(["split", "merge", "remove", "remove", "move", "replica"])
+        empty = [one for one in of_kind if one.ordinal not in unpack_slots(known.slots[kind])]
+        what = rng.choice(["split", "merge", "merge", "remove", "move", "replica"] if other != name else ["split"])
+        what = "remove" if empty and rng.random() < 0.7 else what
         if what == "split" and len(of_kind) < 4:
-            to = rng.choice(["", other])
+            to = rng.choice(["", other]) if other != name else ""
             self._administer(
                 f"half of {name} to {to or 'a new group'}", lambda a: a.move_slots(to, group=name, half=True)
             )
@@ -533,7 +538,6 @@ class Trouble(Faults[SimNode]):
             source, target = rng.choice(record.replicas), rng.choice(others)
             self._administer(f"{name} from {source} to {target}", lambda a: a.move_replica(name, source, target))
         else:
-            empty = [one for one in of_kind if one.ordinal not in unpack_slots(known.slots[kind])]
             gone = rng.choice(empty or of_kind).group_id.name
             self._administer(f"{gone} is removed", lambda a: a.remove_group(gone))
 
