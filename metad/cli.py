@@ -136,8 +136,7 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--ready-file", metavar="F", type=Path, help='file to write {"endpoints": [...]} to once the node serves'
     )
-    # The file that --config was made of, which a person is told to edit.
-    serve.add_argument("--made-of", help=argparse.SUPPRESS)
+    serve.add_argument("--made-of", help=argparse.SUPPRESS)  # of what --config was made: people are told to edit that
     serve.add_argument("--workers", metavar="W", type=int, default=1, help="processes of this node (default 1)")
     cluster = commands.add_parser("cluster", help="run a local cluster in the foreground")
     cluster.add_argument("--nodes", metavar="N", type=int, help="number of nodes (default 3, or one per region)")

@@ -209,6 +209,8 @@ def all_well(body: Any) -> m.Message:
             return MayReply("metad://client/c", True, False, False, [], [True] * len(body.wishes))
         case c.Join() | c.Leave() | c.Transfer() | c.AddGroup() | c.Rebalance() | bak.BackupEnd():
             return c.Done("under way", 2)
+        case c.Drain() | c.MoveSlots() | c.MoveReplica() | c.RemoveGroup():
+            return c.Done("under way", 2)
         case bak.BackupBegin() | bak.BackupRead() | bak.BackupLog() | bak.Restore():
             return OF_A_BACKUP[type(body)]
         case m.SessionTakeover():
