@@ -1,0 +1,1 @@
+"""Brings records from one cluster to another, while both serve."""
