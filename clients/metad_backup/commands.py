@@ -118,7 +118,7 @@ def _opened(parser: Parser) -> Parser:
 # --- progress ---------------------------------------------------------------------------------------------------------
 
 
-class _Line:
+class Line:
     """A line on a terminal that says how far something is; nothing elsewhere."""
 
     def __init__(self, a: Arguments) -> None:
@@ -140,8 +140,8 @@ class _Line:
 
 
 @contextlib.contextmanager
-def _line(a: Arguments) -> Iterator[_Line]:
-    line = _Line(a)
+def _line(a: Arguments) -> Iterator[Line]:
+    line = Line(a)
     try:
         yield line
     finally:
@@ -158,7 +158,7 @@ def _repository(a: Arguments, *, create: bool = False) -> Repository:
 
 
 @contextlib.contextmanager
-def _copy(a: Arguments, line: _Line, repository: Repository, manifest: Manifest) -> Iterator[Copy]:
+def _copy(a: Arguments, line: Line, repository: Repository, manifest: Manifest) -> Iterator[Copy]:
     from .copies import opened
     from .repository import BackupError
 

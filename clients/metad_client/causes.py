@@ -74,6 +74,8 @@ CAUSES: Final = (
     Cause(e.LogCutError, "the replica's log begins too late", _WAIT),
     Cause(e.NotReplicaError, "the node has no replica of the group", _WAIT),
     Cause(e.NotFreshError, "the replica cannot prove that it is as new as the read wants", _WAIT),
+    Cause(e.TenantMovingError, "the tenant moves to another cluster, and neither serves it for a moment", _WAIT),
+    Cause(e.TenantMovedError, "the tenant is in another cluster", "connect to the cluster that the text names"),
     Cause(e.PositionAheadError, "the replica is behind the position", _WAIT),
     Cause(e.IndexBuildingError, "the index is being built", _WAIT),
     Cause(e.UnknownTableError, "the node has not heard of the table yet", _WAIT),

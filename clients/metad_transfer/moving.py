@@ -238,6 +238,12 @@ class _Move:
         if not self._move:
             if not await self._m.tenants.use(self._tenant):
                 raise MoveError(f"tenant {self._tenant!r} has nothing: check its name; nothing was done")
+            if used := await self._to.tenants.use(self._tenant):
+                tables = ", ".join(one.table for one in used)
+                raise MoveError(
+                    f"tenant {self._tenant!r} has records of {tables} in {self._other}: it comes only where it is not; "
+                    "nothing was done"
+                )
             self._move = secrets.token_hex(8)
         numbers = await self._check_tables()
         revision = await self._leave()
