@@ -228,9 +228,8 @@ async def test_it_is_refused_where_it_must_not_go() -> None:
 
             with pytest.raises(Died):
                 await move(here, there, "t", address="x", tell=tell)
-            for c in (here, there):
-                with pytest.raises(ConflictError, match="end it afterwards"):
-                    await c.sessions.end_tenant("t")
+            with pytest.raises(ConflictError, match="end it afterwards"):
+                await here.tenants.end("t")
             assert await cancel(here, there, "t", address="x") == 0
             await here.tenants.end("t")
             await _until_ended(here)

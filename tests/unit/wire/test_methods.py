@@ -68,6 +68,9 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
         *(f"cluster.{name}" for name in ("join", "leave", "transfer", "add_group", "rebalance")),
         *(f"backup.{name}" for name in ("begin", "read", "end", "log")),
         "group.restore",
+        "group.copy_tenant",
+        "group.move_tenant",
+        "group.put_tenant",
     }
 
 
