@@ -69,10 +69,20 @@ from metad_wire.messages import (
     TableRecord,
     Tail,
     TenantEnd,
+    TenantMove,
     TurnedAway,
     Will,
 )
 from metad_wire.operator.backup import BackupBegun, BackupEntries, BackupFile, BackupGroup, Restore, Restored
+from metad_wire.operator.moving import (
+    TenantCopied,
+    TenantCopy,
+    TenantPosition,
+    TenantPut,
+    TenantPutReply,
+    TenantStep,
+    TenantStepped,
+)
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.access import (
     AuditEntry,
@@ -509,9 +519,17 @@ __all__ = [
     "TakenWill",
     "Takeover",
     "TakeoverResult",
+    "TenantCopied",
+    "TenantCopy",
     "TenantEnd",
+    "TenantMove",
     "TenantMovedError",
     "TenantMovingError",
+    "TenantPosition",
+    "TenantPut",
+    "TenantPutReply",
+    "TenantStep",
+    "TenantStepped",
     "Tenants",
     "TlsFiles",
     "TooEarlyError",

@@ -26,14 +26,15 @@ from metad_client import Client, LogCutError, MetadError, NotReplicaError
 from metad_wire.cluster import METADATA, SLOTS, ClusterMap, GroupId, GroupRecord
 from metad_wire.families import FAMILIES
 from metad_wire.messages import TenantMove
-from metad_wire.operator.backup import READ_BYTES_MAX
+from metad_wire.operator.backup import READ_BYTES_MAX, BackupEntries
 from metad_wire.operator.moving import (
     CAME,
     COMES,
     FROZEN,
     LEFT,
-    Position,
+    TenantCopied,
     TenantCopy,
+    TenantPosition,
     TenantPut,
     TenantStep,
     TenantStepped,
@@ -48,6 +49,10 @@ _AHEAD: Final = 4
 _STEP_S: Final = 60.0
 _SHORT_S: Final = 0.25
 """The tenant is frozen when everything that was left took no longer than this, the last time."""
+_AGAIN: Final = 20
+"""How often a read is tried again, ..."""
+_AGAIN_S: Final = 0.25
+"""... after so long: a leader is elected meanwhile."""
 _ROUNDS_MAX: Final = 1_000
 _LOOK_S: Final = 0.005
 _CUTS_MAX: Final = 3
@@ -343,7 +348,9 @@ class _Move:
 
     # --- for its targets ---------------------------------------------------------------------------------
 
-    async def put(self, group: str, batch: int, rows: Writes, positions: dict[str, Position], *, drop: bool) -> int:
+    async def put(
+        self, group: str, batch: int, rows: Writes, positions: dict[str, TenantPosition], *, drop: bool
+    ) -> int:
         """Put a batch into a group of the other cluster. Returns how many rows were dropped."""
         body = TenantPut(self._tenant, self._move, self._attempt, batch, rows, positions, drop)
         return (await self._to.tenants.move_rows(group, body, deadline_s=_STEP_S)).dropped
@@ -371,7 +378,7 @@ class _Source:
         """A step was taken."""
         self.state, self.held, self.now_ms = found.state, unpack(found.slots), found.now_ms
 
-    def go_on(self, positions: Iterable[Position]) -> None:
+    def go_on(self, positions: Iterable[TenantPosition]) -> None:
         """Go on where all groups of the other cluster are that do not serve the tenant."""
         found = list(positions)
         self.copied = all(one.copied for one in found)
@@ -380,9 +387,9 @@ class _Source:
         self.cursor = b"" if self.copied else min(one.cursor for one in found if not one.copied)
 
     @property
-    def position(self) -> Position:
+    def position(self) -> TenantPosition:
         """How far it is."""
-        return Position(self.cursor, self.copied, self.index)
+        return TenantPosition(self.cursor, self.copied, self.index)
 
 
 class _Target:
@@ -392,15 +399,15 @@ class _Target:
         self.group = group
         self.came = False
         self.held: Any = unpack(b"")
-        self.positions: dict[str, Position] = {}
+        self.positions: dict[str, TenantPosition] = {}
         """As the group said them when this attempt began."""
         self.rows = 0
         self._one = one
         self._batch = 0
         self._rows: Writes = {}
         self._bytes = 0
-        self._positions: dict[str, Position] = {}
-        self._waiting: asyncio.Queue[tuple[Writes, dict[str, Position]]] = asyncio.Queue(_AHEAD)
+        self._positions: dict[str, TenantPosition] = {}
+        self._waiting: asyncio.Queue[tuple[Writes, dict[str, TenantPosition]]] = asyncio.Queue(_AHEAD)
         self._failure: BaseException | None = None
 
     def learn(self, found: TenantStepped) -> None:
@@ -417,7 +424,7 @@ class _Target:
         if len(self._rows) >= _ROWS or self._bytes >= _BYTES:
             await self.flush()
 
-    def note(self, source: str, position: Position) -> None:
+    def note(self, source: str, position: TenantPosition) -> None:
         """All that was taken before brings the group so far, and it goes with the next rows."""
         self._positions[source] = position
 
@@ -508,9 +515,7 @@ class _Bringing:
     async def _copy(self, source: _Source) -> None:
         """Copy all rows; after each page the log is followed, so that it is never far behind."""
         while not source.copied:
-            page = await self._m.tenants.copy_rows(
-                source.group.name, TenantCopy(self._tenant, self._move, source.cursor), deadline_s=_STEP_S
-            )
+            page = await self._page(source)
             await self._pace.spend(sum(len(key) + len(value) for key, value in page.rows.items()))
             if not source.index:
                 # Said before any row is there: what is deleted from now on is in the log behind this.
@@ -521,6 +526,17 @@ class _Bringing:
             self._note(source)
             self._say("page")
             await self._follow(source)
+
+    async def _page(self, source: _Source) -> TenantCopied:
+        wanted = TenantCopy(self._tenant, self._move, source.cursor)
+        for last in (*(False,) * _AGAIN, True):
+            try:
+                return await self._m.tenants.copy_rows(source.group.name, wanted, deadline_s=_STEP_S)
+            except MetadError as error:
+                if last or not error.retryable:
+                    raise
+                await asyncio.sleep(_AGAIN_S)
+        raise AssertionError
 
     async def _give(self, source: _Source, rows: Mapping[bytes, bytes | None]) -> None:
         owners, name = self._owners[source.group.kind].of_slot, source.group.name
@@ -562,14 +578,19 @@ class _Bringing:
         self._note(source)
         return bool(found.entries) and source.index < found.applied
 
-    async def _read(self, source: _Source) -> Any:
+    async def _read(self, source: _Source) -> BackupEntries:
+        """From whichever replica has it, the one that should lead first: it has everything first."""
         failures: list[MetadError] = []
-        for node in source.nodes:
-            try:
-                return await self._m.backups.log(node, source.group.name, source.index, READ_BYTES_MAX)
-            except MetadError as error:
-                failures.append(error)
-        for kind in (LogCutError, NotReplicaError):
-            if all(isinstance(error, kind | NotReplicaError) for error in failures):
-                raise next(error for error in failures if isinstance(error, kind))
+        for last in (*(False,) * _AGAIN, True):
+            failures.clear()
+            for node in source.nodes:
+                try:
+                    return await self._m.backups.log(node, source.group.name, source.index, READ_BYTES_MAX)
+                except MetadError as error:
+                    failures.append(error)
+            cut = [error for error in failures if isinstance(error, LogCutError)]
+            if cut and all(isinstance(error, LogCutError | NotReplicaError) for error in failures):
+                raise cut[0]
+            if not last:
+                await asyncio.sleep(_AGAIN_S)
         raise failures[-1]

@@ -387,6 +387,9 @@ class Tenants(Twin):
     end = Call(tenants.Tenants.end)
     keep = Call(tenants.Tenants.keep)
     endings = Call(tenants.Tenants.endings)
+    move_step = Call(tenants.Tenants.move_step)
+    move_rows = Call(tenants.Tenants.move_rows)
+    copy_rows = Call(tenants.Tenants.copy_rows)
 
 
 class Roles(Twin):

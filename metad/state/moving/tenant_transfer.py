@@ -33,9 +33,9 @@ from metad_wire.operator.moving import (
     FROZEN,
     LEAVES,
     LEFT,
-    Position,
     TenantCopied,
     TenantCopy,
+    TenantPosition,
     TenantPut,
     TenantPutReply,
     TenantStep,
@@ -74,7 +74,7 @@ class Coming(msgspec.Struct, frozen=True, array_like=True):
 
     attempt: int
     batch: int
-    positions: dict[str, Position]
+    positions: dict[str, TenantPosition]
 
 
 _decode_coming = msgspec.msgpack.Decoder(Coming).decode
@@ -211,7 +211,7 @@ def _come(view: View, body: TenantStep, known: m.TenantMove | None, coming: Comi
     if (table := _first_table(view, body.tenant)) is not None:
         raise ConflictError(f"tenant {body.tenant!r} has records of table {table} here: it comes only where it is not")
     _raise_revision(view, body)
-    positions = {group: Position(ahead_ms=view.now_ms - time_ms) for group, time_ms in body.times.items()}
+    positions = {group: TenantPosition(ahead_ms=view.now_ms - time_ms) for group, time_ms in body.times.items()}
     comes = m.TenantMove(body.tenant, body.move, COMES, body.attempt, body.other, view.index)
     return comes, Coming(body.attempt, 0, positions)
 
@@ -290,7 +290,7 @@ def _evaluate_put(view: View, command: Command[TenantPut]) -> TenantPutReply:
         raise ConflictError(f"attempt {body.attempt} to move tenant {body.tenant!r} is void")
     if body.drop:
         rows = _to_drop(view, body.tenant)
-        positions = {group: Position(ahead_ms=at.ahead_ms) for group, at in coming.positions.items()}
+        positions = {group: TenantPosition(ahead_ms=at.ahead_ms) for group, at in coming.positions.items()}
         coming = msgspec.structs.replace(coming, positions=positions)
     elif body.batch <= coming.batch:
         return TenantPutReply(revisions, [])
@@ -305,7 +305,7 @@ def _evaluate_put(view: View, command: Command[TenantPut]) -> TenantPutReply:
     return TenantPutReply(revisions, [], len(rows) if body.drop else 0)
 
 
-def _moved_on(coming: Coming, body: TenantPut) -> dict[str, Position]:
+def _moved_on(coming: Coming, body: TenantPut) -> dict[str, TenantPosition]:
     found = dict(coming.positions)
     for group, at in body.positions.items():
         if group not in found:

@@ -20,7 +20,7 @@ PUT_ROWS_MAX: Final = 10_000
 """In one batch."""
 
 
-class Position(Message, frozen=True):
+class TenantPosition(Message, frozen=True):
     """Says how far a group has what one group of the cluster has that the tenant leaves."""
 
     cursor: bytes = b""
@@ -45,9 +45,9 @@ class TenantStep(Message, frozen=True):
 
     At either: ``look`` writes nothing."""
 
-    step: str
+    step: str = "look"
     """One of these."""
-    tenant: str
+    tenant: str = ""
     move: Annotated[str, Meta(max_length=64)] = ""
     attempt: U63 = 0
     other: str = ""
@@ -75,7 +75,7 @@ class TenantStepped(Message, frozen=True):
     """The time of the group's log."""
     batch: U63 = 0
     """Where the tenant goes: the last batch of this attempt."""
-    positions: dict[str, Position] = {}  # noqa: RUF012
+    positions: dict[str, TenantPosition] = {}  # noqa: RUF012
     """Where the tenant goes: by the names of the groups that it leaves."""
 
 
@@ -85,13 +85,13 @@ class TenantPut(Message, frozen=True):
     slot."""
 
     tenant: str
-    move: Annotated[str, Meta(max_length=64)]
-    attempt: U63
-    batch: U63
+    move: Annotated[str, Meta(max_length=64)] = ""
+    attempt: U63 = 0
+    batch: U63 = 0
     """1 for the first after ``come``; with ``drop`` it is not looked at."""
     rows: Annotated[dict[bytes, bytes | None], Meta(max_length=PUT_ROWS_MAX)] = {}  # noqa: RUF012
     """Key without its group prefix to row; nil deletes the row. Their times are of the log of this group."""
-    positions: dict[str, Position] = {}  # noqa: RUF012
+    positions: dict[str, TenantPosition] = {}  # noqa: RUF012
     """How far the group is with these rows, by the names of the groups that the tenant leaves; ``ahead_ms`` stays."""
     drop: bool = False
     """Drop some of the rows instead, and forget all positions."""
@@ -112,7 +112,7 @@ class TenantCopy(Message, frozen=True):
     """Reads rows of a tenant that leaves, as they are stored, a page at a time. ``conflict`` where it does not."""
 
     tenant: str
-    move: Annotated[str, Meta(max_length=64)]
+    move: Annotated[str, Meta(max_length=64)] = ""
     cursor: bytes = b""
     """Of the answer before; empty: from the beginning."""
     min_revisions: Revisions = []  # noqa: RUF012

@@ -39,7 +39,7 @@ GROUP_PUT_TENANT = GROUP.writes(
     0x07A1, "put_tenant", mv.TenantPut, mv.TenantPutReply, Lane.SCANS, whose=For.ADMINS, routed=False
 )
 GROUP_COPY_TENANT = GROUP.reads(
-    0x07A2, "copy_tenant", mv.TenantCopy, mv.TenantCopied, Lane.SCANS, whose=For.ADMINS, routed=False
+    0x07A2, "copy_tenant", mv.TenantCopy, mv.TenantCopied, Lane.SCANS, whose=For.ADMINS, routed=False, repeatable=False
 )
 
 CLUSTER: Table[Any] = Table("cluster", kind="metadata", rows={"map": 0x02}, shows={"map": Shown(None, c.ClusterMap)})
