@@ -17,9 +17,11 @@ from metad.state.cluster.tenancy import tenant_at
 from metad.state.cluster.tenant_ends import REST, RETAINED, SESSIONS, WILLS, TenantEnds
 from metad.state.cluster.tenant_moves import TenantMoves
 from metad.state.core.due import DUE, split_due
+from metad.state.moving import tenant_transfer
 from metad.state.moving.tenant_transfer import NOBODY
 from metad.state.registry import VERBS
 from metad.storage import keys
+from metad_transfer import moving
 from metad_transfer.moving import MoveError, cancel, move
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -27,7 +29,7 @@ from metad_wire import methods
 from metad_wire.cluster import slot_bits
 from metad_wire.errors import ConflictError, MetadError, NotFoundError, TenantMovedError, TenantMovingError
 from metad_wire.operator import backup as bak
-from metad_wire.operator.moving import TenantCopy, TenantPut, TenantStep
+from metad_wire.operator.moving import TenantCopy, TenantPosition, TenantPut, TenantStep
 from metad_wire.tables.kv import KV
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.tenants import TenantsEnd, TenantsRest
@@ -275,8 +277,10 @@ async def test_connected_sessions_are_of_nobody_and_revisions_go_on() -> None:
     assert reply.errors == []
 
 
-@pytest.mark.parametrize("seed", range(40))
-async def test_it_goes_on_beside_writers_wherever_who_moves_it_dies(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(30))
+async def test_it_goes_on_beside_writers_wherever_who_moves_it_dies(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tenant_transfer, "_PAGE_ROWS", 3)
+    monkeypatch.setattr(moving, "_ROWS", 2)
     here, there = two(*random.Random(seed).choice([(1, 1), (2, 3), (3, 2)]), ahead_ms=seed * 1_000 - 20_000)
     fill(here)
     chance = random.Random(seed)
@@ -315,7 +319,11 @@ async def test_it_goes_on_beside_writers_wherever_who_moves_it_dies(seed: int) -
 
 
 def step(at: Cluster, name: str, step: str, attempt: int = 1, move: str = "m1", **fields: Any) -> Any:
-    return at.do(at.groups[name], methods.GROUP_MOVE_TENANT, TenantStep(step, "t", move, attempt, "there:1", **fields))
+    return at.do(
+        at.groups[name],
+        methods.GROUP_MOVE_TENANT,
+        TenantStep(step, "t", move, attempt, **{"other": "there:1"} | fields),
+    )
 
 
 async def test_an_attempt_that_was_given_up_cannot_end() -> None:
@@ -340,6 +348,49 @@ def _dies_at(what: str) -> Any:
             raise Died
 
     return tell
+
+
+async def test_what_is_deleted_behind_a_page_that_came_does_not_stay_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "_ROWS", 1)  # each is put at once
+    here, there = two(1, 1)
+    fill(here)
+
+    def tell(progress: moving.Progress) -> None:
+        if there.rows("t"):
+            raise Died
+
+    with pytest.raises(Died):
+        await moved(here, there, tell)
+    names = [keys.split_text(key, 1 + len(keys.text("t")))[0] for key in there.rows("t") if key[0] == KV.rows["record"]]
+    assert names
+    here.do(here.groups["data-0"], methods.KV_DELETE, methods.KV_DELETE.body([m.KvKey("t", name) for name in names]))
+    await moved(here, there)
+    assert comparable(there.rows("t")) == comparable(here.rows("t"))
+
+
+async def test_steps_of_earlier_attempts_are_void() -> None:
+    here, there = two(1, 1)
+    fill(here)
+    step(here, "data-0", "leave", 5)
+    step(there, "data-0", "come", 5, times={"data-0": NOW_MS})
+    step(here, "data-0", "leave", 6)
+    with pytest.raises(ConflictError, match="void"):
+        step(here, "data-0", "freeze", 5)
+    with pytest.raises(ConflictError, match="void"):
+        step(here, "data-0", "leave", 5)
+    index = step(here, "data-0", "freeze", 6).state.index
+    rows = TenantPut("t", "m1", 5, 1, {}, {"data-0": TenantPosition(b"", True, index)})
+    there.do(there.groups["data-0"], methods.GROUP_PUT_TENANT, rows)
+    step(there, "data-0", "come", 6, times={"data-0": NOW_MS})
+    for late in ("come", "came", "give_up"):
+        with pytest.raises(ConflictError, match=r"void|cannot be given up"):
+            step(there, "data-0", late, 5, frozen={"data-0": index})
+    step(there, "data-0", "came", 6, frozen={"data-0": index})
+    with pytest.raises(ConflictError, match="cannot be given up"):
+        step(there, "data-0", "give_up", 6)
+    step(here, "data-0", "left", 6, other="there:1")
+    with pytest.raises(ConflictError, match="cannot be given up"):
+        step(here, "data-0", "thaw", 6)
 
 
 async def test_nothing_comes_where_not_everything_was_followed() -> None:
