@@ -179,7 +179,7 @@ class _Move:
 
     async def _step(self, m: Client, group: str, step: str, **fields: Any) -> TenantStepped:
         body = TenantStep(step, self._tenant, self._move, self._attempt, **fields)
-        return await m.tenants.move_step(group, body, deadline_s=_STEP_S)
+        return await m.backups.move_step(group, body, deadline_s=_STEP_S)
 
     async def _leave(self) -> int:
         """Begin where the tenant is. Returns the highest revision of a group there."""
@@ -353,7 +353,7 @@ class _Move:
     ) -> int:
         """Put a batch into a group of the other cluster. Returns how many rows were dropped."""
         body = TenantPut(self._tenant, self._move, self._attempt, batch, rows, positions, drop)
-        return (await self._to.tenants.move_rows(group, body, deadline_s=_STEP_S)).dropped
+        return (await self._to.backups.move_rows(group, body, deadline_s=_STEP_S)).dropped
 
 
 def _in_order(groups: Iterable[GroupRecord]) -> list[GroupRecord]:
@@ -531,7 +531,7 @@ class _Bringing:
         wanted = TenantCopy(self._tenant, self._move, source.cursor)
         for last in (*(False,) * _AGAIN, True):
             try:
-                return await self._m.tenants.copy_rows(source.group.name, wanted, deadline_s=_STEP_S)
+                return await self._m.backups.copy_rows(source.group.name, wanted, deadline_s=_STEP_S)
             except MetadError as error:
                 if last or not error.retryable:
                     raise

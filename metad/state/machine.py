@@ -257,10 +257,7 @@ class Machine:
             view.begin(verb.table.row_cache)
             assert verb.evaluate is not None
             try:
-                if closed and verb.table is not GROUP:
-                    reply = self._evaluate_beside_moves(view, verb, command)
-                else:
-                    reply = verb.evaluate(view, command)
+                reply = self._beside_moves(view, verb, command) if closed else verb.evaluate(view, command)
                 coalesces = coalesces and verb.coalesces
                 if (not coalesces and not unwritten(view.writes)) or (heard and _meet(heard, view.heard)):
                     break  # it is evaluated again, as the first of the next entry
@@ -320,9 +317,11 @@ class Machine:
         entry = Entry(self._entry_format, origin, now_ms, writes, heard, revision, marker, previous)
         return Proposal(entry.encoded(), entry, outcomes, size, heavy)
 
-    def _evaluate_beside_moves(self, view: View, verb: Verb[Any, Any], command: Command[Any]) -> Any:
+    def _beside_moves(self, view: View, verb: Verb[Any, Any], command: Command[Any]) -> Any:
         """Evaluate a command while tenants are on their way: not what is about them. Raises MetadError."""
         assert verb.evaluate is not None
+        if verb.table is GROUP:
+            return verb.evaluate(view, command)
         closed = self._moves.closed
         left, refused = admitted(verb, command, closed, self._ends_all)
         reply = verb.evaluate(view, left)

@@ -100,6 +100,7 @@ async def test_nothing_is_lost_beside_a_writer_and_watches_there_see_it_come() -
             await here.retained.put("t", "a/b", b"kept")
             await here.kv.put("other", "k", b"v")
             image = await there.image(["kv", "session"]).caught_up()
+            watched = asyncio.create_task(_watched(here))
             async with writing(writer):
                 done = await move(here, there, "t", address=address(target))
                 number = writer.number
@@ -114,6 +115,10 @@ async def test_nothing_is_lost_beside_a_writer_and_watches_there_see_it_come() -
             assert session is not None
             assert not session.connected
             with pytest.raises(TenantMovedError, match=address(target)):
+                await watched
+            with pytest.raises(TenantMovedError, match=address(target)):
+                await _watched(here)
+            with pytest.raises(TenantMovedError, match=address(target)):
                 await here.kv.get("t", "k1")
             with pytest.raises(TenantMovedError):
                 [one async for one in here.sessions.list("t")]
@@ -122,6 +127,12 @@ async def test_nothing_is_lost_beside_a_writer_and_watches_there_see_it_come() -
             await _until_ended(here)
             await here.kv.put("t", "new", b"v")  # its name is free again
             assert {one.table for one in await here.tenants.use("t")} == {"kv"}
+
+
+async def _watched(c: Client) -> None:
+    """Read what changes, until the watch ends."""
+    async for _ in c.watch("kv", tenant="t"):
+        pass
 
 
 async def _until_ended(c: Client) -> None:

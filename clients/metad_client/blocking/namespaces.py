@@ -244,6 +244,9 @@ class Backups(Twin):
     drop = Call(backups.Backups.drop)
     log = Call(backups.Backups.log)
     restore = Call(backups.Backups.restore)
+    move_step = Call(backups.Backups.move_step)
+    move_rows = Call(backups.Backups.move_rows)
+    copy_rows = Call(backups.Backups.copy_rows)
 
 
 class Cluster(Twin):
@@ -387,9 +390,6 @@ class Tenants(Twin):
     end = Call(tenants.Tenants.end)
     keep = Call(tenants.Tenants.keep)
     endings = Call(tenants.Tenants.endings)
-    move_step = Call(tenants.Tenants.move_step)
-    move_rows = Call(tenants.Tenants.move_rows)
-    copy_rows = Call(tenants.Tenants.copy_rows)
 
 
 class Roles(Twin):

@@ -10,14 +10,6 @@ from typing import Any
 
 from metad_wire import methods
 from metad_wire.messages import TenantEnd
-from metad_wire.operator.moving import (
-    TenantCopied,
-    TenantCopy,
-    TenantPut,
-    TenantPutReply,
-    TenantStep,
-    TenantStepped,
-)
 from metad_wire.tables.tenants import (
     NAMES_MAX,
     TableUse,
@@ -145,16 +137,3 @@ class Tenants(Facade):
             self._requests, methods.TENANTS_ENDINGS, lambda slots: TenantsEndings(tenant, slots), deadline_s
         )
         return in_order(pieces)
-
-    async def move_step(self, group: str, step: TenantStep, *, deadline_s: float | None = None) -> TenantStepped:
-        """Take a step of moving a tenant to another cluster, in a group; ``metadctl tenants move`` takes all. Raises
-        ConflictError."""
-        return await self._requests.one(methods.GROUP_MOVE_TENANT, step, deadline_s, group=group)
-
-    async def move_rows(self, group: str, rows: TenantPut, *, deadline_s: float | None = None) -> TenantPutReply:
-        """Put rows of a tenant that comes into a group. Raises ConflictError, StaleRouteError."""
-        return await self._requests.one(methods.GROUP_PUT_TENANT, rows, deadline_s, group=group)
-
-    async def copy_rows(self, group: str, page: TenantCopy, *, deadline_s: float | None = None) -> TenantCopied:
-        """Read a page of the rows of a tenant that leaves, in a group. Raises ConflictError."""
-        return await self._requests.one(methods.GROUP_COPY_TENANT, page, deadline_s, group=group)

@@ -21,14 +21,17 @@ from metad_wire.messages import TenantMove
 from metad_wire.methods import encode
 from metad_wire.operator.moving import COMES, FROZEN, LEAVES, LEFT
 from metad_wire.refused import Refused, without
+from metad_wire.table import TABLES
 from metad_wire.tables.cluster import GROUP
 from metad_wire.tables.tenants import SCOPES
+from metad_wire.watch import WatchFilter
 
 from ...storage import keys
+from ..core.entry import Entry
 from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.verb import Command, Verb
 from ..core.view import View
-from .declarations import Declarations
+from .declarations import Declarations, KnownTables
 from .tenancy import numbers_of_tenants, tenant_at
 
 _MOVE: Final = GROUP.rows["move"]
@@ -112,6 +115,10 @@ class TenantMoves(StatePart):
             if move.phase in (LEAVES, FROZEN, COMES):
                 raise ConflictError(f"tenant {move.tenant!r} moves to or from another cluster: no slots move meanwhile")
 
+    def all(self) -> list[TenantMove]:
+        """Those of the applied state."""
+        return [*self._applied.values()]
+
     def carried(self) -> list[TenantMove]:
         """What a group has to know that adopts slots of this one."""
         return [move for move in self._applied.values() if move.phase == LEFT]
@@ -149,7 +156,8 @@ class TenantMoves(StatePart):
         return known is not None and known.phase == LEFT
 
 
-def _refusal(move: TenantMove) -> MetadError:
+def refusal(move: TenantMove) -> MetadError:
+    """Why a request about a tenant is refused."""
     if move.phase == LEFT:
         return TenantMovedError(f"tenant {move.tenant!r} has moved to {move.other}: ask there")
     where = f"comes from {move.other}" if move.phase == COMES else f"moves to {move.other}"
@@ -176,7 +184,7 @@ def admitted(
     if "items" not in body.__struct_fields__:
         move = closed.get(text(verb.tenant(body).decode()))
         if move is not None and not _ends_it(command, move, ends_all):
-            raise _refusal(move)
+            raise refusal(move)
         return command, None
     reasons: dict[int, MetadError] = {}
     for at, key in enumerate(rows.keys):
@@ -184,7 +192,7 @@ def admitted(
         end = key.find(TEXT_END, begin) + len(TEXT_END)
         move = closed.get(key[begin:end])
         if move is not None and not _ends_it(command, move, ends_all):
-            reasons[at] = _refusal(move)
+            reasons[at] = refusal(move)
     if not reasons:
         return command, None
     kept = [at for at in range(len(rows)) if at not in reasons]
@@ -203,4 +211,21 @@ def check_writes(view: View, command: Command[Any], closed: Moves, ends_all: End
         for key in writes:
             move = closed.get(tenant_at(key[keys.GROUP_PREFIX_BYTES :], numbers))
             if move is not None and not _ends_it(command, move, ends_all):
-                raise _refusal(move)
+                raise refusal(move)
+
+
+def moved_away(moves: Iterable[TenantMove], tables: KnownTables, filters: Iterable[WatchFilter]) -> MetadError | None:
+    """Why a watch with these filters shows nothing any more: one of them is about a tenant that has left. None: none
+    is."""
+    left = {move.tenant: move for move in moves if move.phase == LEFT}
+    for one in filters if left else ():
+        move = left.get(str(one.fields[0])) if one.fields else None
+        table = TABLES.get(one.table) or tables.watched(one.table, one.number)
+        if move is not None and table is not None and table.key and table.key[0] in SCOPES:
+            return refusal(move)
+    return None
+
+
+def said_by(entry: Entry) -> list[TenantMove]:
+    """The moves of which an entry says how they are."""
+    return [_decode(value) for value in entry.heard.get(_MOVE, {}).values() if value is not None]
