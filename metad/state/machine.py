@@ -26,7 +26,6 @@ from metad_wire.cluster import GroupId
 from metad_wire.errors import InternalError, MetadError, StaleRouteError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
-from metad_wire.tables.cluster import GROUP
 
 from ..errors import StorageError
 from ..storage import keys
@@ -320,12 +319,10 @@ class Machine:
     def _beside_moves(self, view: View, verb: Verb[Any, Any], command: Command[Any]) -> Any:
         """Evaluate a command while tenants are on their way: not what is about them. Raises MetadError."""
         assert verb.evaluate is not None
-        if verb.table is GROUP:
-            return verb.evaluate(view, command)
         closed = self._moves.closed
         left, refused = admitted(verb, command, closed, self._ends_all)
         reply = verb.evaluate(view, left)
-        check_writes(view, command, closed, self._ends_all)
+        check_writes(view, verb, command, closed, self._ends_all)
         return reply if refused is None else refused.widened(reply)
 
     @property

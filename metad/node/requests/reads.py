@@ -27,7 +27,6 @@ from metad_wire.methods import NEAR, Method, encode
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.fair_room import FairRoom, Place, holder_of
 from metad_wire.policy.slices import SLICE_ROWS, Slices
-from metad_wire.tables.cluster import GROUP
 from metad_wire.transport.fair_share import FairShare, Rank
 
 from ...control.host import Done, Source
@@ -341,7 +340,7 @@ class Reads:
         if verb.table.moves:
             machine.slots.check(command.rows)
         begun_at, refused = reader.spent, None
-        if (moves := machine.parts[TenantMoves]).closed_to_reads and verb.table is not GROUP:
+        if (moves := machine.parts[TenantMoves]).closed_to_reads:
             command, refused = admitted(verb, command, moves.closed_to_reads, _none)
         try:
             reply: Message = verb.read(reader, command)

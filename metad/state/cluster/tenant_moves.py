@@ -72,7 +72,6 @@ class TenantMoves(StatePart):
         self._learn()
 
     def _learn(self) -> None:
-        self.changes += 1
         self.closed = _closed(self._newest)
         """Those about which commands are refused. Empty nearly always."""
         self.closed_to_reads = _closed(self._applied)
@@ -80,6 +79,7 @@ class TenantMoves(StatePart):
     def evaluated(self, index: int, origin: Origin, writes: Writes) -> None:
         self._set(self._newest, writes)
         self._changed.update(dict.fromkeys(writes, index))
+        self.changes += 1
         self._learn()
 
     def stage(self, index: int, origin: Origin, writes: Writes) -> None:
@@ -89,6 +89,7 @@ class TenantMoves(StatePart):
         self._set(self._newest, last)
         for key in last:
             self._changed.pop(key, None)
+        self.changes += 1
         self._learn()
 
     def _set(self, moves: Moves, writes: Mapping[bytes, bytes | None]) -> None:
@@ -179,7 +180,7 @@ def admitted(
     """A command without its items about tenants that are not served, and these. Raises the error if it is about such a
     tenant as a whole."""
     table, rows, body = verb.table, command.rows, command.body
-    if not table.key or table.key[0] not in SCOPES:
+    if not table.key or table.key[0] not in SCOPES:  # also steps of moves
         return command, None
     if "items" not in body.__struct_fields__:
         move = closed.get(text(verb.tenant(body).decode()))
@@ -204,8 +205,10 @@ def admitted(
     return left, Refused(len(rows), reasons)
 
 
-def check_writes(view: View, command: Command[Any], closed: Moves, ends_all: EndsAll) -> None:
+def check_writes(view: View, verb: Verb[Any, Any], command: Command[Any], closed: Moves, ends_all: EndsAll) -> None:
     """Raise the error if a command writes anything of a tenant that is not served, whatever it asked for."""
+    if verb.table is GROUP:  # a step of a move, of slots or of the tenant
+        return
     numbers = numbers_of_tenants(view.parts[Declarations].known)
     for writes in (view.writes, *view.heard.values()):
         for key in writes:

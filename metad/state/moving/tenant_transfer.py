@@ -406,7 +406,14 @@ def _read_copy(reader: Reader, command: Command[TenantCopy]) -> TenantCopied:
 
 
 VERBS: tuple[Verb[Any, Any], ...] = (
-    Verb(methods.GROUP_MOVE_TENANT, GROUP, rows=lambda _: NO_ROWS, evaluate=_evaluate, origin=Origin.MIGRATION),
+    Verb(
+        methods.GROUP_MOVE_TENANT,
+        GROUP,
+        rows=lambda _: NO_ROWS,
+        evaluate=_evaluate,
+        origin=Origin.MIGRATION,
+        grows=lambda body: body.step in ("leave", "come"),
+    ),
     # What comes is a change as those of clients are: a watch that is open shows it.
     Verb(
         methods.GROUP_PUT_TENANT,

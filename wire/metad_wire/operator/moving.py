@@ -1,7 +1,7 @@
 """The messages with which a tenant moves to another cluster, while both serve.
 
 Whoever moves it copies its rows from each group that has some, follows the logs of these groups, and puts both into the
-groups of the other cluster that hold the rows' slots there. wire/PROTOCOL.md, "Tenants that move".
+groups of the other cluster that hold the rows' slots there.
 """
 
 from __future__ import annotations
