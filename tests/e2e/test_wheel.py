@@ -22,7 +22,7 @@ from metad_wire import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-OF_CLIENTS = ("clients/metad_backup", "clients/metad_pytest", "clients/metad_console")
+OF_CLIENTS = ("clients/metad_backup", "clients/metad_transfer", "clients/metad_pytest", "clients/metad_console")
 STATIC = ROOT / "clients" / "metad_console" / "static"
 PARTS = ["pyproject.toml", "README.md", "LICENSE", "metad", "wire", "clients", "perf", "spark"]
 
