@@ -332,7 +332,12 @@ class _Move:
         if state.phase == LEFT:
             raise MoveError(f"tenant {self._tenant!r} has moved to {state.other}: nothing is given up")
         everywhere = dict(self._sources)
-        await self._come(await self._leave())
+        revision = await self._leave()
+        for name in list(self._targets):
+            found = (await self._step(self._to, name, "look")).state
+            if found is None or found.move != self._move:
+                del self._targets[name]  # nothing of it has come there, and none freezes any more that could end it
+        await self._come(revision)
         if any(target.came for target in self._targets.values()):
             raise MoveError(
                 f"{self._other} serves tenant {self._tenant!r} already: ask for the move again, and it ends"

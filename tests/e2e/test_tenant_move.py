@@ -204,6 +204,9 @@ async def test_metadctl_is_killed_goes_on_and_gives_up() -> None:
             found = await there.kv.get("t", "k0")
             assert found is not None
             assert found.value == b"after"
+            for c, steps in ((here, {"leave", "freeze", "left", "thaw"}), (there, {"come", "came", "give_up"})):
+                lines = [line async for line in c.audit.list(method_prefix="group.")]
+                assert {line.names.partition("/")[0] for line in lines} == steps  # and not each batch
             done = await _run(*words, status=1)
             assert "has moved to" in done.stderr
             assert done.stderr.count("\n") == 1

@@ -39,6 +39,9 @@ from metad_wire.methods import (
     BROKER_REGISTER,
     CLUSTER_MAP,
     CONSUMER_HEARTBEAT,
+    GROUP_COPY_TENANT,
+    GROUP_MOVE_TENANT,
+    GROUP_PUT_TENANT,
     GROUP_RESTORE,
     KV_PUT,
     KV_TRANSACT,
@@ -886,9 +889,12 @@ def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
 
 
 def _is_audited(method: Method[Any, Any], body: Any) -> bool:
-    """Whether the trail says who has asked for this. Of a restore it says when it begins and ends, not each batch."""
-    if method is GROUP_RESTORE:
-        return body.step not in ("check", "rows")
+    """Whether the trail says who has asked for this. Of a restore, and of a tenant that moves, it says when that begins
+    and ends, not each batch."""
+    if method in (GROUP_RESTORE, GROUP_MOVE_TENANT):
+        return body.step not in ("check", "rows", "look")
+    if method in (GROUP_PUT_TENANT, GROUP_COPY_TENANT):
+        return False
     return method.code in ADMIN or method is BACKUP_BEGIN
 
 

@@ -408,6 +408,29 @@ async def test_nothing_comes_where_not_everything_was_followed() -> None:
         step(there, "data-0", "came", state.attempt, state.move, frozen={})
 
 
+async def test_a_move_is_given_up_though_others_wrote_where_it_was_to_come() -> None:
+    here, there = two(1, 1)
+    fill(here)
+    with pytest.raises(Died):
+        await moved(here, there, _dies_before(there))
+    fill(there, 60)
+    before = there.rows("t")
+    assert await cancel(here, there, "t", address="there:1") == 0  # type: ignore[arg-type]
+    assert there.rows("t") == before
+    fill(here, 5)
+
+
+def _dies_before(at: Cluster) -> Any:
+    """Have whoever moves the tenant die in front of its first step there."""
+
+    def before() -> None:
+        at.before = lambda: None
+        raise Died
+
+    at.before = before
+    return lambda _: None
+
+
 async def test_rows_of_others_and_late_batches_are_refused() -> None:
     _, there = two(1, 1)
     step(there, "data-0", "come", 5, times={"data-0": NOW_MS})
