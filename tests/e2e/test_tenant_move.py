@@ -171,6 +171,40 @@ async def test_it_goes_on_wherever_it_died_and_one_cluster_at_most_takes_writes(
                 await move(here, there, "t", address=address(target))
 
 
+async def test_leaders_change_in_both_clusters_meanwhile() -> None:
+    shape: dict[str, Any] = {"fsync": False, "groups": {"data": 2, "offset": 1}}
+    with cluster(3, **shape) as source, cluster(3, **shape) as target:
+        async with connect(source.url) as here, connect(target.url) as there:
+            writer = Writer(here, there)
+            items = [m.KvPutItem("t", f"x{i}", b"v" * 100) for i in range(20_000)]
+            (await here.kv.put_many(items)).raise_for_error()
+            await writer.one()
+            changed = 0
+
+            async def change() -> None:
+                nonlocal changed
+                while True:
+                    for c in (here, there):
+                        known = (await c.cluster.map()).map
+                        assert known is not None
+                        for record in known.groups:
+                            node = record.replicas[changed % len(record.replicas)]
+                            await c.cluster.transfer(record.group_id.name, node)
+                    changed += 1
+
+            changing = asyncio.create_task(change())
+            async with writing(writer):
+                try:
+                    await move(here, there, "t", address=address(target), bytes_per_s=1_000_000)
+                finally:
+                    changing.cancel()
+                number = writer.number
+                await until(lambda: writer.number > number + 20, "it is written there")
+            assert changed > 1
+            assert await writer.missed(there) == []
+            assert len({one.key async for one in there.kv.scan("t", "x")}) == 20_000
+
+
 async def _takes(c: Client) -> bool:
     try:
         await c.kv.put("t", "probe", b"v", deadline_s=1.0)
