@@ -45,6 +45,11 @@ EndsAll = Callable[[str], bool]
 """Says whether an order is being carried out to delete everything of a tenant."""
 
 
+def tenant_of(key: bytes) -> bytes:
+    """The tenant with which a key begins, behind the byte of its row; encoded with its end."""
+    return key[: key.index(TEXT_END) + len(TEXT_END)]
+
+
 def _closed(moves: Moves) -> Moves:
     return {tenant: move for tenant, move in moves.items() if move.phase in _CLOSED}
 

@@ -33,6 +33,7 @@ from metad_wire.operator.moving import TenantCopy, TenantPosition, TenantPut, Te
 from metad_wire.tables.kv import KV
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.tenants import TenantsEnd, TenantsRest
+from metad_wire.tables.will import WillClaim, WillWait
 
 NOW_MS = 1_700_000_000_000
 NONE: frozenset[int] = frozenset()
@@ -406,6 +407,27 @@ async def test_nothing_comes_where_not_everything_was_followed() -> None:
         step(there, "data-0", "came", state.attempt, state.move, frozen={"data-0": frozen.index})
     with pytest.raises(ConflictError, match="other groups"):
         step(there, "data-0", "came", state.attempt, state.move, frozen={})
+
+
+async def test_wills_of_others_are_claimed_while_a_tenant_is_frozen() -> None:
+    here, _ = two(1, 1)
+    group = here.groups["data-0"]
+    for tenant in "to":
+        items = [m.SessionTakeoverItem(tenant, "c", False, m.SessionProperties(60, b"", m.Will("w", b"x")))]
+        here.do(group, methods.SESSION_TAKEOVER, m.SessionTakeover("b", 1, items))
+        gone = [m.SessionDisconnectItem(tenant, "c")]
+        assert here.do(group, methods.SESSION_DISCONNECT, m.SessionDisconnect("b", 1, gone)).errors == []
+    step(here, "data-0", "leave")
+    step(here, "data-0", "freeze")
+
+    def claimed() -> list[str]:
+        reply = here.do(group, methods.WILL_CLAIM, WillClaim("b", 1, 10_000))
+        return [one.tenant for one in reply.claimed]
+
+    assert claimed() == ["o"]
+    assert not _read(here, group, methods.WILL_WAIT, WillWait("b", 1, 0)).claimable
+    step(here, "data-0", "thaw")
+    assert claimed() == ["t"]
 
 
 async def test_a_move_is_given_up_though_others_wrote_where_it_was_to_come() -> None:
