@@ -70,7 +70,8 @@ class Moved(NamedTuple):
     """That were put, those of indexes and deadlines among them; of this attempt."""
     seconds: float
     stopped_ms: int
-    """For how long neither cluster served the tenant, at most; of this attempt."""
+    """For how long neither cluster served the tenant, at most: from the first entry that froze it until all groups of
+    the other cluster serve it, or until this was begun again and found that."""
 
 
 class Progress(NamedTuple):
@@ -254,31 +255,33 @@ class _Move:
         revision = await self._leave()
         done = await self._come(revision)
         self._say("begin")
-        stopped_s = 0.0
         if not done:
-            begun_s = await self._bring(everywhere, numbers)
-            stopped_s = time.monotonic() - begun_s
+            await self._bring(everywhere, numbers)
+        stopped_ms = max(await asyncio.gather(*map(self._stopped_ms, everywhere)))
         for name in reversed(everywhere):
             await self._step(self._m, name, "left", other=self._other)
             self._say("left")
         self._say("done")
-        return round(1000 * stopped_s)
+        return stopped_ms
 
-    async def _bring(self, everywhere: Mapping[str, _Source], numbers: Collection[int]) -> float:
-        """Bring everything until the other cluster serves the tenant. Returns when the tenant was frozen."""
+    async def _stopped_ms(self, name: str) -> int:
+        """For how long a group has not served the tenant, by its log."""
+        found = await self._step(self._m, name, "look")
+        return found.now_ms - found.state.at_ms if found.state is not None and found.state.at_ms else 0
+
+    async def _bring(self, everywhere: Mapping[str, _Source], numbers: Collection[int]) -> None:
+        """Bring everything until the other cluster serves the tenant."""
         senders = [asyncio.create_task(target.send()) for target in self._targets.values() if not target.came]
         try:
             one = _Bringing(self._m, self._tenant, numbers, self._owners(), self._pace, self._say, self._move)
             if not self._frozen_already(everywhere):
                 await one.until_short(self._sources.values(), self._targets.values())
-            begun_s = time.monotonic()
             await self._freeze(everywhere)
             self._say("freeze")
             await asyncio.gather(*(one.follow_to(source, self._frozen[name]) for name, source in self._sources.items()))
             await self._drain()
             revision = max(source.revision for source in everywhere.values())
             await asyncio.gather(*(self._came(name, revision) for name in self._targets))
-            return begun_s
         finally:
             for sender in senders:
                 sender.cancel()

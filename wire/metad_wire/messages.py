@@ -423,6 +423,8 @@ class TenantMove(Message, frozen=True):
     """Of the entry that froze the tenant, or with which it began to come."""
     revision: U63 = 0
     """That of the group with the entry that froze the tenant."""
+    at_ms: U63 = 0
+    """The time of that entry, by the group's log."""
 
 
 class SessionEndings(Message, frozen=True):

@@ -170,7 +170,8 @@ def _has_resources(view: View, tenant: str) -> bool:
 def _freeze(view: View, body: TenantStep, known: m.TenantMove | None, coming: Coming | None) -> _Now:
     move = _check_same(body, known)
     if move.phase == LEAVES:
-        return msgspec.structs.replace(move, phase=FROZEN, index=view.index, revision=view.revision), coming
+        at = {"index": view.index, "revision": view.revision, "at_ms": view.now_ms}
+        return msgspec.structs.replace(move, phase=FROZEN, **at), coming
     if move.phase not in (FROZEN, LEFT):
         raise ConflictError(f"tenant {body.tenant!r} does not leave")
     return move, coming
