@@ -130,7 +130,7 @@ class DueSweep(Chore):
 
     def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
         super().__init__(driver, batch, means)
-        self._state: tuple[Machine, tuple[bytes, int, int]] | None = None
+        self._state: tuple[Machine, bytes, int, int] | None = None
         """That in which ``_first`` is the first row that may be there. Rows of other slots than are held by what is
         evaluated were passed, and a seal that is in flight may never be applied."""
         self._first = b""
@@ -165,7 +165,8 @@ class DueSweep(Chore):
     def _begin(self) -> bytes:
         """The first row that may be there."""
         machine = self._driver.machine
-        state = (machine, _seen(machine))
+        moves = machine.parts[TenantMoves]
+        state = (machine, machine.holding.slots, machine.holding.adopted_move, moves.changes)
         if state != self._state:  # rows have come, with deadlines of any time
             self._state, self._first = state, due_key(self._driver.group.prefix, 0, 0, b"")
         return self._first
@@ -204,7 +205,7 @@ class DueSweep(Chore):
         self,
         done: Done,
         items: list[c.SessionDue],
-        state: tuple[Machine, tuple[bytes, int, int]] | None,
+        state: tuple[Machine, bytes, int, int] | None,
         behind: bytes,
         outcome: bytes | MetadError,
     ) -> None:
@@ -224,7 +225,7 @@ class DueSweep(Chore):
         else:
             done(None)
 
-    def _pass(self, state: tuple[Machine, tuple[bytes, int, int]] | None, behind: bytes) -> None:
+    def _pass(self, state: tuple[Machine, bytes, int, int] | None, behind: bytes) -> None:
         """Look behind this place from now on, if it was found in the state that is still there."""
         if state == self._state:
             self._first = max(self._first, behind)
