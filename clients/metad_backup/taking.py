@@ -61,7 +61,7 @@ def nodes_for(known: MapReply, there: Collection[str], before: Collection[str] =
     return chosen
 
 
-class _Pace:
+class Pace:
     """Holds the copying to so many bytes a second; 0: as fast as it goes."""
 
     def __init__(self, bytes_per_s: int) -> None:
@@ -104,7 +104,7 @@ async def take(
     try:
         for node in chosen:
             begun[node] = await m.backups.checkpoint(node, id_, stale=stale, deadline_s=_BEGIN_S)
-        copy = _Copy(m, repository, id_, begun, _Pace(bytes_per_s), tell)
+        copy = _Copy(m, repository, id_, begun, Pace(bytes_per_s), tell)
         nodes = [await copy.node(node, chosen[node]) for node in chosen]
         manifest = Manifest(FORMAT, id_, taken_ms, known.map.cluster_id, nodes, copy.copied_bytes)
         await asyncio.to_thread(repository.finish, manifest)
@@ -125,7 +125,7 @@ class _Copy:
         repository: Repository,
         id_: str,
         begun: dict[str, bak.BackupBegun],
-        pace: _Pace,
+        pace: Pace,
         tell: Tell,
     ) -> None:
         self._m = m

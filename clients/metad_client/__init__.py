@@ -69,10 +69,20 @@ from metad_wire.messages import (
     TableRecord,
     Tail,
     TenantEnd,
+    TenantMove,
     TurnedAway,
     Will,
 )
 from metad_wire.operator.backup import BackupBegun, BackupEntries, BackupFile, BackupGroup, Restore, Restored
+from metad_wire.operator.moving import (
+    TenantCopied,
+    TenantCopy,
+    TenantPosition,
+    TenantPut,
+    TenantPutReply,
+    TenantStep,
+    TenantStepped,
+)
 from metad_wire.operator.settings import NodeSetting, SettingsReply
 from metad_wire.policy import Backoff, PathRule, RetryBudget
 from metad_wire.tables.access import (
@@ -186,6 +196,8 @@ from .errors import (
     ShrinkError,
     SlowReaderError,
     StaleRouteError,
+    TenantMovedError,
+    TenantMovingError,
     TooEarlyError,
     TooLargeError,
     UnauthenticatedError,
@@ -510,7 +522,17 @@ __all__ = [
     "TakenWill",
     "Takeover",
     "TakeoverResult",
+    "TenantCopied",
+    "TenantCopy",
     "TenantEnd",
+    "TenantMove",
+    "TenantMovedError",
+    "TenantMovingError",
+    "TenantPosition",
+    "TenantPut",
+    "TenantPutReply",
+    "TenantStep",
+    "TenantStepped",
     "Tenants",
     "TlsFiles",
     "TooEarlyError",

@@ -32,6 +32,8 @@ from metad_wire.errors import (
     NoRoomError as NoRoomError,
     NotFoundError as NotFoundError,
     NotFreshError as NotFreshError,
+    TenantMovedError as TenantMovedError,
+    TenantMovingError as TenantMovingError,
     NotLeaderError as NotLeaderError,
     NotOwnerError as NotOwnerError,
     NoReplicaError as NoReplicaError,

@@ -25,6 +25,7 @@ from .. import log_events
 from ..logs import event
 from ..state.cluster.fences import Fences
 from ..state.cluster.tenant_ends import TenantEnds
+from ..state.cluster.tenant_moves import TenantMoves
 from ..state.core.entry import Entry
 from ..state.core.slot_assignment import unpack
 from ..state.moving import slot_migration
@@ -205,6 +206,7 @@ class _Migration:
         self._ahead_ms = opened.now_ms - before_ms
         if machine.holding.sealed_move == move.move:
             await self._source("unseal")  # it did not, and can no more: its attempt is void
+        machine.parts[TenantMoves].check_still()
         machine.parts[TenantEnds].check_carried()  # before slots are sealed for an adoption that would be refused
         event(log_events.SLOT_MOVE_BEGAN, move=move.move, source=move.source, target=move.target, attempt=self._attempt)
         await self._target("sweep", patient=True)
@@ -299,6 +301,7 @@ class _Migration:
                 0,
                 [] if sealed is None else parts[Fences].carried(self._driver.machine.reader.now_ms()),
                 [] if sealed is None else slot_migration.ends_ahead(parts[TenantEnds].carried(), self._ahead_ms),
+                [] if sealed is None else parts[TenantMoves].carried(),
             ),
             patient=patient,
         )

@@ -33,6 +33,8 @@ from ..storage.engine import Engine
 from .cluster.dedupe import DedupeWindow
 from .cluster.features import KnownFeatures
 from .cluster.fences import Fences
+from .cluster.tenant_ends import TenantEnds
+from .cluster.tenant_moves import TenantMoves, admitted, check_writes
 from .core.entry import CHECKED_FORMAT, ENTRY_FORMAT, Entry, Replaced
 from .core.limits import ENTRY_BYTES_FULL, check_change
 from .core.part import NodeMemory, Origin, PartContext, Parts, StatePart, Writes
@@ -181,6 +183,8 @@ class Machine:
         self.slots = self.parts[SlotAssignment]
         self.dedupe = self.parts[DedupeWindow]
         self._fences = self.parts[Fences]
+        self._moves = self.parts[TenantMoves]
+        self._ends_all = self.parts[TenantEnds].ends_all
         self._features: KnownFeatures = memory.shared(KnownFeatures)
         self.reader = Reader(prefix, engine, self.parts, lambda: self.time.now_ms(wall_ms(), clock()))
         self._view = View(self.name, prefix, engine, self.parts)
@@ -206,7 +210,7 @@ class Machine:
         step of a slot move is alone in its entry. A command that is refused, or put off, leaves no writes.
         One in the name of a broker's life that is over is refused before it is evaluated. ``calendar_ms`` is the node's
         calendar. ``no_room``: why nothing may take more room, if so."""
-        view, slots, fenced = self._view, self.slots, bool(self._fences)
+        view, slots, fenced, closed = self._view, self.slots, bool(self._fences), self._moves.closed
         base = slots.holding.base
         now_s = self._clock()
         now_ms = self.time.next(calendar_ms, now_s)
@@ -252,7 +256,7 @@ class Machine:
             view.begin(verb.table.row_cache)
             assert verb.evaluate is not None
             try:
-                reply = verb.evaluate(view, command)
+                reply = self._beside_moves(view, verb, command) if closed else verb.evaluate(view, command)
                 coalesces = coalesces and verb.coalesces
                 if (not coalesces and not unwritten(view.writes)) or (heard and _meet(heard, view.heard)):
                     break  # it is evaluated again, as the first of the next entry
@@ -311,6 +315,15 @@ class Machine:
         previous = {row: values.distinct() for row, values in replaced.items()}
         entry = Entry(self._entry_format, origin, now_ms, writes, heard, revision, marker, previous)
         return Proposal(entry.encoded(), entry, outcomes, size, heavy)
+
+    def _beside_moves(self, view: View, verb: Verb[Any, Any], command: Command[Any]) -> Any:
+        """Evaluate a command while tenants are on their way: not what is about them. Raises MetadError."""
+        assert verb.evaluate is not None
+        closed = self._moves.closed
+        left, refused = admitted(verb, command, closed, self._ends_all)
+        reply = verb.evaluate(view, left)
+        check_writes(view, verb, command, closed, self._ends_all)
+        return reply if refused is None else refused.widened(reply)
 
     @property
     def _entry_format(self) -> int:

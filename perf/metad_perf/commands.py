@@ -690,6 +690,27 @@ class Backup(Options, frozen=True, kw_only=True):
         return self
 
 
+class TenantMove(Options, frozen=True, kw_only=True):
+    ABOUT = "a tenant moves to another cluster beside its writer: what is lost, and for how long does nobody serve it?"
+    RUNS = "drill.tenant_move"
+
+    server_config: Config = None
+    scheme: Scheme = "metad"
+    nodes: Nodes = 3
+    groups: Groups = "metadata=1,offset=1,data=2"
+    to_nodes: Annotated[int, "nodes of the cluster to which it moves"] = 3
+    to_groups: Annotated[str, "groups of that"] = "metadata=1,offset=2,data=3"
+    rows: Annotated[int, "rows that it has, as in 1e6"] = 1_000_000
+    value_bytes: Annotated[int, "value of a key, payload of a session or message"] = 100
+    rate_mib: Annotated[int, "MiB a second that are copied at most; 0: no bound"] = 64
+
+    def checked(self) -> TenantMove:
+        """Raises UsageError."""
+        self._at_least_1("to_nodes")
+        self._want("at least 1,000", "rows", least=1_000)
+        return self
+
+
 class Storm(Options, frozen=True, kw_only=True):
     ABOUT = "a reconnect storm: every client of many brokers loses its connection, and comes back"
     RUNS = "storm.command"
@@ -876,7 +897,22 @@ class Quic(Options, frozen=True, kw_only=True):
 
 _ALL = (
     *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Upgrade, Overload),
-    *(Outage, Topics, Assignment, Retained, Auth, Lamps, Backup, Storm, CalibrationGrid, Demo, Mqtt, LogBroker, Wan),
+    *(
+        Outage,
+        Topics,
+        Assignment,
+        Retained,
+        Auth,
+        Lamps,
+        Backup,
+        TenantMove,
+        Storm,
+        CalibrationGrid,
+        Demo,
+        Mqtt,
+        LogBroker,
+        Wan,
+    ),
     *(Near, Attack, Quic),
 )
 COMMANDS: Final[dict[str, type[Command]]] = {

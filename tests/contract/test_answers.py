@@ -32,6 +32,7 @@ from metad_wire.errors import (
 from metad_wire.families import FAMILIES
 from metad_wire.methods import BETWEEN_NODES, CLUSTER_TRANSFER, METHODS, By, For, Method
 from metad_wire.operator import backup as bak
+from metad_wire.operator.moving import TenantCopy, TenantPut, TenantStep
 from metad_wire.operator.settings import SetSetting
 from metad_wire.routing import KINDS, split
 from metad_wire.table import ANY_KIND
@@ -308,6 +309,9 @@ OF_ONE_BODY: dict[str, Any] = {
     "backup.read": bak.BackupRead("b1", "CURRENT", 0, 1),
     "backup.log": bak.BackupLog(METADATA, 0, 1),
     "group.restore": bak.Restore("check", "b1", 1),
+    "group.move_tenant": TenantStep("look", "t"),
+    "group.put_tenant": TenantPut("t", "m1", 1, 1),
+    "group.copy_tenant": TenantCopy("t", "m1"),
 }
 ABOUT_ALL: dict[str, list[Any]] = {
     "declaration.declare": [Declaration("device", "data", [DeclaredField("tenant", "str")], ["tenant"], 1)],

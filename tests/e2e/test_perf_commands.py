@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -390,6 +391,21 @@ def test_move_moves_slots_under_writes_and_reads_everything_back(tmp_path: Path)
     done = metad_perf("move", "--sessions", 10)
     assert done.returncode == 2
     assert "--sessions must be at least" in done.stderr
+
+
+def test_a_tenant_moves_beside_its_writer(tmp_path: Path) -> None:
+    """For how long nobody serves it is the machine's, so it decides nothing here but the exit code."""
+    path = tmp_path / "moved.json"
+    done = metad_perf("tenant-move", "--nodes", 1, "--to-nodes", 1, "--rows", 2_000, "--json", path)
+    assert "Traceback" not in done.stderr
+    report = json.loads(path.read_text())
+    assert (report["lost"], report["repeated"]) == (0, 0)
+    assert report["rows"] >= 2_000
+    assert report["acknowledged"] > 100
+    assert done.returncode == int(report["stopped_ms"] > 2_000)
+    done = metad_perf("tenant-move", "--rows", 10)
+    assert done.returncode == 2
+    assert "--rows must be at least" in done.stderr
 
 
 WATCH_KEYS = {

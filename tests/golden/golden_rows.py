@@ -16,7 +16,7 @@ from metad_wire import cluster, declaration, errors, families, messages, tables,
 from metad_wire.connection import peer
 from metad_wire.connection.frame import FrameType, encode_frame
 from metad_wire.methods import METHODS
-from metad_wire.operator import backup, settings
+from metad_wire.operator import backup, moving, settings
 
 HERE = Path(__file__).parent
 MESSAGES = HERE / "messages.txt"
@@ -28,7 +28,7 @@ _ROW = re.compile(r"^(?P<name>\w\S*)\n  value (?P<value>.+)\n(?:  bytes (?P<hex>
 
 
 MODULES = (
-    *(messages, cluster, peer, watch, declaration, backup, settings),
+    *(messages, cluster, peer, watch, declaration, backup, moving, settings),
     *(sys.modules[f"{tables.__name__}.{name}"] for name in tables.NAMES),
     *(sys.modules[f"{families.__name__}.{name}"] for name in families.NAMES),
 )

@@ -13,7 +13,7 @@ from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 
-from .messages import ItemError, Message, Revision, SessionKey, TenantEnd
+from .messages import ItemError, Message, Revision, SessionKey, TenantEnd, TenantMove
 from .text.fields import U32, U63, Batch, ClientId
 
 _NAME: Final = re.compile(r"([a-z]+)-(0|[1-9][0-9]{0,4})")
@@ -390,6 +390,8 @@ class GroupCommand(Message, frozen=True):
     ends: list[TenantEnd] = []  # noqa: RUF012
     """With ``adopt``: the orders of the source to end tenants, likewise, with times of the target's log; they count for
     the slots of the move."""
+    moved: list[TenantMove] = []  # noqa: RUF012
+    """With ``adopt``: the tenants that have left the source's cluster, and are refused there."""
 
 
 class GroupReply(Message, frozen=True):
@@ -441,6 +443,9 @@ class SessionLose(Message, frozen=True):
     slots: bytes = b""
     """Bit map of the slots whose sessions were looked at; where the group holds others by then, ``swept`` does not
     count."""
+    tenant_moves: U63 = 0
+    """How often the leader had seen tenants come, freeze or thaw here when it began to look; where it has by then seen
+    it again, ``swept`` does not count."""
 
 
 class SessionEndItem(Message, frozen=True):

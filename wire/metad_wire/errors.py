@@ -208,6 +208,14 @@ class NotFreshError(_Coded, code=122, name="not_fresh", retryable=True):
     """The replica cannot prove that it is as new as the read wants; nothing was done. The leader answers."""
 
 
+class TenantMovingError(_Coded, code=123, name="tenant_moving", retryable=True):
+    """The tenant is on its way from one cluster to another, and neither serves it for a moment; nothing was done."""
+
+
+class TenantMovedError(_Coded, code=124, name="tenant_moved"):
+    """The tenant is in another cluster, which the text names; nothing was done."""
+
+
 class IndexBuildingError(_Coded, code=120, name="index_building", retryable=True):
     """The index is being built: there is no list yet."""
 

@@ -407,6 +407,26 @@ class TenantEnd(Message, frozen=True):
     """The time at which its grace is over; 0: it has none."""
 
 
+class TenantMove(Message, frozen=True):
+    """Says how a move is in a group."""
+
+    tenant: str
+    move: str
+    """Id of the move, chosen by who begins it."""
+    phase: U32
+    """0: the tenant leaves, and is served. 1: it is frozen. 2: it has left. 3: it comes. 4: it came, and is served."""
+    attempt: U63
+    """The newest. Steps of earlier ones are refused."""
+    other: str
+    """The other cluster: where it may be reached, for people."""
+    index: U63
+    """Of the entry that froze the tenant, or with which it began to come."""
+    revision: U63 = 0
+    """That of the group with the entry that froze the tenant."""
+    at_ms: U63 = 0
+    """The time of that entry, by the group's log."""
+
+
 class SessionEndings(Message, frozen=True):
     """The orders that are not carried out. If no group has one for a tenant, all is done that was ordered before."""
 

@@ -272,13 +272,14 @@ class Table(Generic[Record]):
         lane: Lane,
         *,
         by: By = By.GROUP,
+        whose: For = For.CLIENTS,
         routed: bool = True,
         keyed: Keyed | None = None,
         repeatable: bool = True,
     ) -> Method[Body, Reply]:
         """Declare a method that writes nothing."""
         name = f"{self.name}.{verb}"
-        method = Method(code, name, body, reply, lane, mutates=False, by=by, repeatable=repeatable)
+        method = Method(code, name, body, reply, lane, mutates=False, by=by, whose=whose, repeatable=repeatable)
         return self._declared(method, routed, keyed)
 
     def gets(

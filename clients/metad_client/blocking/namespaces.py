@@ -244,6 +244,9 @@ class Backups(Twin):
     drop = Call(backups.Backups.drop)
     log = Call(backups.Backups.log)
     restore = Call(backups.Backups.restore)
+    move_step = Call(backups.Backups.move_step)
+    move_rows = Call(backups.Backups.move_rows)
+    copy_rows = Call(backups.Backups.copy_rows)
 
 
 class Cluster(Twin):

@@ -13,6 +13,8 @@ from metad_wire.method import Method
 
 from ... import log_events
 from ...logs import event
+from ...state.cluster.declarations import Declarations
+from ...state.cluster.tenant_moves import TenantMoves
 from ..environment import Environment
 from ..replicas.driver import GroupDriver
 from ..requests.requests import Requests
@@ -77,6 +79,15 @@ class Chore:
         """Whether the group holds the slot of this row, also by what is in flight. Rows of others came early, or are
         yet to be dropped."""
         return self._driver.machine.slots.holds_key(key)
+
+    def _serves(self, key: bytes) -> bool:
+        """Whether the group also serves the tenant of this row, which is not on its way to another cluster or from
+        one."""
+        machine = self._driver.machine
+        moves = machine.parts[TenantMoves]
+        if not moves.closed and not moves.closed_to_reads:
+            return self._holds(key)
+        return self._holds(key) and not moves.holds_back(key, machine.parts[Declarations].known)
 
     def _ask(self, method: Method[Any, Any], body: Any, answered: Answered) -> None:
         self._asking = True

@@ -87,7 +87,7 @@ class GroupExpiry(Chore):
             if suffix is None:
                 self._group, self._begin_s = b"", now_s + min(_PAUSE_S, self.unused_ms / 1000 / 4)
                 break
-            if not self._holds(keys.table_prefix(self._driver.group.prefix, _GROUP) + suffix):
+            if not self._serves(keys.table_prefix(self._driver.group.prefix, _GROUP) + suffix):
                 self._group, self._offset = keys.after_prefix(suffix), b""
                 continue
             used, rows = self._look(suffix, before_ms)

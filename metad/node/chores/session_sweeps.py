@@ -29,6 +29,7 @@ from metad_wire.methods import SESSION_LOSE, SESSION_SWEEP
 from metad_wire.tables.session import SESSION
 
 from ...state.cluster.fences import Fences
+from ...state.cluster.tenant_moves import TenantMoves
 from ...state.core.due import DUE, due_key, split_due
 from ...state.machine import Machine
 from ...state.session.owners import CONNECTED
@@ -54,9 +55,10 @@ class LostSweep(Chore):
         self._read = b""
         """Behind the owner row that was read last."""
         self._slots = b""
-        self._adopted_move = 0
+        self._adopted_move = self._tenant_moves = 0
         """The slots that the group held when the pass began, and the last move that it had adopted. Rows of no other
-        slots are looked at, so it is what is evaluated that counts: a seal that is in flight may never be applied."""
+        slots are looked at, so it is what is evaluated that counts: a seal that is in flight may never be applied. Nor
+        are those of tenants that are on their way: so also how often these had changed."""
 
     def begin(self, room: int, done: Done) -> bool:
         driver = self._driver
@@ -66,7 +68,8 @@ class LostSweep(Chore):
             self._passing = {}
             return False
         machine = driver.machine
-        if self._passing and (machine.holding.slots, machine.holding.adopted_move) != (self._slots, self._adopted_move):
+        seen = (self._slots, self._adopted_move, self._tenant_moves)
+        if self._passing and _seen(machine) != seen:
             self._passing = {}
         if not self._passing and not self._begin_pass():
             return False
@@ -79,7 +82,7 @@ class LostSweep(Chore):
             self._environment.call_soon(partial(done, 0))
             return True
         swept = [*self._passing.values()] if is_over else []
-        body = c.SessionLose(lost, swept, self._adopted_move, self._slots)
+        body = c.SessionLose(lost, swept, self._adopted_move, self._slots, self._tenant_moves)
         self._ask(SESSION_LOSE, body, partial(self._answered, done, len(lost), is_over))
         return True
 
@@ -89,8 +92,7 @@ class LostSweep(Chore):
         self._passing = {item.broker: item for item in driver.machine.parts[Fences].unswept()}
         self._rows.clear()
         self._read = keys.table_prefix(driver.group.prefix, _OWNER)
-        holding = driver.machine.holding
-        self._slots, self._adopted_move = holding.slots, holding.adopted_move
+        self._slots, self._adopted_move, self._tenant_moves = _seen(driver.machine)
         return bool(self._passing)
 
     def _lost(self, count: int) -> list[m.SessionKey]:
@@ -100,7 +102,7 @@ class LostSweep(Chore):
         while rows and len(lost) < count:
             key, row = rows.popleft()
             self._read = key + b"\0"
-            if row[1] == CONNECTED and self._holds(key):
+            if row[1] == CONNECTED and self._serves(key):
                 owner = _decode_owner(row)
                 fence = self._passing.get(owner.broker)
                 if fence is not None and owner.broker_epoch < fence.least_epoch:
@@ -114,6 +116,11 @@ class LostSweep(Chore):
         done(asked if isinstance(outcome, bytes | TooLargeError) else None)
 
 
+def _seen(machine: Machine) -> tuple[bytes, int, int]:
+    """By what a pass knows that rows have come since it began."""
+    return machine.holding.slots, machine.holding.adopted_move, machine.parts[TenantMoves].changes
+
+
 _FOREIGN_MAX: Final = 1_000
 """Rows of slots that the group does not hold, looked at in one go: they came early, or are yet to be dropped."""
 
@@ -123,7 +130,7 @@ class DueSweep(Chore):
 
     def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
         super().__init__(driver, batch, means)
-        self._state: tuple[Machine, bytes, int] | None = None
+        self._state: tuple[Machine, bytes, int, int] | None = None
         """That in which ``_first`` is the first row that may be there. Rows of other slots than are held by what is
         evaluated were passed, and a seal that is in flight may never be applied."""
         self._first = b""
@@ -158,7 +165,8 @@ class DueSweep(Chore):
     def _begin(self) -> bytes:
         """The first row that may be there."""
         machine = self._driver.machine
-        state = (machine, machine.holding.slots, machine.holding.adopted_move)
+        moves = machine.parts[TenantMoves]
+        state = (machine, machine.holding.slots, machine.holding.adopted_move, moves.changes)
         if state != self._state:  # rows have come, with deadlines of any time
             self._state, self._first = state, due_key(self._driver.group.prefix, 0, 0, b"")
         return self._first
@@ -180,7 +188,7 @@ class DueSweep(Chore):
             wanted = count - len(items)
             rows = engine.scan(behind, end, wanted)
             for key, _ in rows:
-                if not self._holds(key):
+                if not self._serves(key):
                     foreign += 1
                     continue
                 due = split_due(key)
@@ -197,7 +205,7 @@ class DueSweep(Chore):
         self,
         done: Done,
         items: list[c.SessionDue],
-        state: tuple[Machine, bytes, int] | None,
+        state: tuple[Machine, bytes, int, int] | None,
         behind: bytes,
         outcome: bytes | MetadError,
     ) -> None:
@@ -217,7 +225,7 @@ class DueSweep(Chore):
         else:
             done(None)
 
-    def _pass(self, state: tuple[Machine, bytes, int] | None, behind: bytes) -> None:
+    def _pass(self, state: tuple[Machine, bytes, int, int] | None, behind: bytes) -> None:
         """Look behind this place from now on, if it was found in the state that is still there."""
         if state == self._state:
             self._first = max(self._first, behind)

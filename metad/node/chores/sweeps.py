@@ -123,7 +123,7 @@ class UnclaimedWills(Chore):
             if len(over) == self._batch.size:
                 break
             self._at = key + b"\0"
-            if self._holds(key):
+            if self._serves(key):
                 due_ms = due_ms_of(row)
                 self._count += 1
                 self._oldest_ms = max(self._oldest_ms, now_ms - due_ms)

@@ -26,6 +26,7 @@ from metad_wire.tables.table import DECLARED, DUES, INDEXES, TableExpire, TableI
 from ... import log_events
 from ...logs import event
 from ...state.cluster.declarations import Declarations
+from ...state.cluster.tenant_moves import TenantMoves
 from ...state.core.due import RECORD_DUE, RecordDues
 from ...state.core.indexes import STATE, IndexStates
 from ...state.core.plain import DeclaredRecords
@@ -240,8 +241,9 @@ class RecordExpiry(Chore):
     def __init__(self, driver: GroupDriver, batch: int, means: Means) -> None:
         super().__init__(driver, batch, means)
         self._prefix = keys.table_prefix(driver.group.prefix, RECORD_DUE)
-        self._held: tuple[Machine, bytes] | None = None
-        """For which machine, holding which slots, the place is right: rows of other slots were passed."""
+        self._held: tuple[Machine, bytes, int] | None = None
+        """For which machine, holding which slots, the place is right: rows of other slots were passed, and those of
+        tenants that were on their way, which have changed so often."""
 
     @property
     def overdue_ms(self) -> int:
@@ -267,7 +269,8 @@ class RecordExpiry(Chore):
 
     def _dues(self) -> RecordDues:
         machine = self._driver.machine
-        dues, held = machine.parts[RecordDues], (machine, machine.parts[HeldSlots].held)
+        changes = machine.parts[TenantMoves].changes
+        dues, held = machine.parts[RecordDues], (machine, machine.parts[HeldSlots].held, changes)
         if held != self._held:
             self._held, dues.first = held, self._prefix
         return dues
@@ -277,7 +280,7 @@ class RecordExpiry(Chore):
         and whether there may be more."""
         begin, end = self._dues().first, self._prefix + DUES.key_for(past_ms + 1, b"")
         rows = self._driver.machine.reader.engine.scan(begin, end, _FOREIGN_ROWS)
-        held = [key for key, _ in rows if self._holds(key)]
+        held = [key for key, _ in rows if self._serves(key)]
         if len(held) > count:
             return [key[len(self._prefix) :] for key in held[:count]], held[count - 1] + b"\0", True
         is_more = len(rows) == _FOREIGN_ROWS

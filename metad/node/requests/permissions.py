@@ -40,6 +40,9 @@ from metad_wire.methods import (
     BROKER_REGISTER,
     CLUSTER_MAP,
     CONSUMER_HEARTBEAT,
+    GROUP_COPY_TENANT,
+    GROUP_MOVE_TENANT,
+    GROUP_PUT_TENANT,
     GROUP_RESTORE,
     KV_PUT,
     KV_TRANSACT,
@@ -890,10 +893,12 @@ def _denied(principal: Principal, need: Need) -> PermissionDeniedError:
 
 
 def _is_audited(method: Method[Any, Any], body: Any) -> bool:
-    """Whether the trail says who has asked for this. Of a restore it says when it begins and ends, not each batch; of a
-    backup when it begins, and when it is complete."""
-    if method is GROUP_RESTORE:
-        return body.step not in ("check", "rows")
+    """Whether the trail says who has asked for this. Of a restore, and of a tenant that moves, it says when that begins
+    and ends, not each batch; of a backup when it begins, and when it is complete."""
+    if method in (GROUP_RESTORE, GROUP_MOVE_TENANT):
+        return body.step not in ("check", "rows", "look")
+    if method in (GROUP_PUT_TENANT, GROUP_COPY_TENANT):
+        return False
     if method is BACKUP_END:
         return bool(body.backup)
     return method.code in AUDITED

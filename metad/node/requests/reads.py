@@ -32,6 +32,7 @@ from metad_wire.transport.fair_share import FairShare, Rank
 from ...control.host import Done, Source
 from ...errors import StorageError
 from ...logs import bug
+from ...state.cluster.tenant_moves import TenantMoves, admitted
 from ...state.core.verb import SPENT_BYTES, Command, Verb
 from ..environment import Deadlines, Environment
 from ..health import Health
@@ -338,18 +339,25 @@ class Reads:
         machine, reader = driver.machine, driver.machine.reader
         if verb.table.moves:
             machine.slots.check(command.rows)
-        begun_at = reader.spent
+        begun_at, refused = reader.spent, None
+        if (moves := machine.parts[TenantMoves]).closed_to_reads:
+            command, refused = admitted(verb, command, moves.closed_to_reads, _none)
         try:
             reply: Message = verb.read(reader, command)
         finally:
             self.spent += reader.spent - begun_at
-        return reply
+        return reply if refused is None else refused.widened(reply)
 
     def _encoded(self, command: Command[Any], reply: Message) -> bytes:
         encoded = encode(reply if command.refused is None else command.refused.widened(reply))
         if len(encoded) > self._bytes_max:  # keys of 4 KiB can outweigh the records
             raise TooLargeError("the reply would not fit a frame: ask for fewer records at once")
         return encoded
+
+
+def _none(_: str) -> bool:
+    """No read is a part of ending a tenant."""
+    return False
 
 
 def failed(name: str, error: Exception, health: Health) -> MetadError:

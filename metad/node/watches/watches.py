@@ -41,6 +41,7 @@ from ...config import Config
 from ...control.host import Source
 from ...errors import StorageError
 from ...logs import event
+from ...state.cluster.tenant_moves import TenantMoves, moved_away, said_by
 from ...state.core.entry import Entry, decode_record
 from ...state.core.part import Origin
 from ...state.core.slot_assignment import HeldSlots
@@ -174,6 +175,10 @@ class Watches:
             raise NotReplicaError(f"a snapshot is being put in place of {request.group} on this node")
         body = request.body
         self._permissions.check_watch(body.filters, source)
+        if (moves := driver.machine.parts[TenantMoves].all()) and (
+            why := moved_away(moves, self._tables, body.filters)
+        ) is not None:
+            raise why
         nodes = 1 if self._groups.map is None else len(self._groups.map.nodes)
         self._permissions.quotas.may_watch(source, body.streams, nodes)
         interests = compiled(body.filters, driver.group.group_id.kind, self._tables)
@@ -232,6 +237,11 @@ class Watches:
             hub.fall_back()
             self._end_all(hub, LogCutError(f"{hub.replica.name} was restored from a backup"))
             return
+        if moves := said_by(entry):
+            for stream in [*hub.waiting, *hub.streams]:
+                if (why := moved_away(moves, self._tables, self._places[stream][3])) is not None:
+                    self._ending.add(stream)
+                    self._slices.now(partial(stream.end, why))
         try:
             hub.stage(entry)
         except StorageError:

@@ -6,15 +6,16 @@ tables behind the header that their keys have. So a new table is known here by i
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import cache
 from typing import Final, NamedTuple
 
 from metad_wire import methods
 from metad_wire.cluster import GROUP_KINDS
-from metad_wire.key import TEXT_END, split_text, text, text_prefix
-from metad_wire.table import TABLES
+from metad_wire.key import TEXT_END, split_text, text, text_prefix, u32
+from metad_wire.table import ROWS, TABLES
 from metad_wire.tables import tenants as t
-from metad_wire.tables.table import DECLARED
+from metad_wire.tables.table import DECLARED, DUES, HEADER_BYTES, INDEXES, SharedRows
 from metad_wire.tables.tenants import TENANTS, has_tenants
 
 from ...storage.engine import Engine
@@ -26,6 +27,8 @@ from ..core.view import Numbers
 from .declarations import Declarations, KnownTables
 
 _RECORD: Final = DECLARED.rows["record"]
+_INDEX: Final = INDEXES.rows["index"]
+_DUE: Final = DUES.rows["due"]
 PAGE_ROWS: Final = 2_000
 PAGE_BYTES: Final = 1024 * 1024
 
@@ -62,6 +65,58 @@ def places(group: bytes, known: KnownTables) -> list[Place]:
     kind = GROUP_KINDS[group[0] - 1]
     declared = [Place(table.name, _RECORD, table.header, True, table.number) for table in known.of_tenants(kind)]
     return sorted([*_built_in(kind), *declared], key=lambda place: (place.row, place.header))
+
+
+class Range(NamedTuple):
+    """Keys of a group among which are rows of a tenant."""
+
+    begin: bytes
+    end: bytes
+    mixed: bool
+    """Whether rows of others are there, too."""
+
+
+def ranges(group: bytes, known: KnownTables, tenant: str) -> list[Range]:
+    """Where all rows of a tenant are, in the order of their keys: those of :func:`places`, and those that are derived
+    from them and ordered by something else, as deadlines and indexes are."""
+    kind = GROUP_KINDS[group[0] - 1]
+    mixed = [
+        table_prefix(group, row)
+        for table in TABLES.values()
+        if table.kind == kind and table.moves and table.key and table.key[0] in t.SCOPES and table.ordered_by
+        for row in table.rows.values()
+    ]
+    declared = known.of_tenants(kind)
+    mixed += [table_prefix(group, _INDEX) + u32(table.number) for table in declared if table.indexes]
+    if any(table.expires for table in declared):
+        mixed.append(table_prefix(group, _DUE))
+    own = [place.prefix(group) + text(tenant) for place in places(group, known)]
+    return sorted(
+        [Range(prefix, after_prefix(prefix), prefix in mixed) for prefix in {*own, *mixed}], key=lambda one: one.begin
+    )
+
+
+def numbers_of_tenants(known: KnownTables) -> frozenset[int]:
+    """Of the declared tables whose keys begin with a tenant or a namespace."""
+    return frozenset(table.number for table in known.of_tenants())
+
+
+def tenant_at(key: bytes, numbers: Container[int]) -> bytes:
+    """The tenant to which a row belongs, encoded with its end; empty: to none. ``key``: without the group's prefix;
+    ``numbers``: :func:`numbers_of_tenants`."""
+    table = ROWS.get(row := key[0])
+    if table is None or not table.moves:
+        return b""
+    if isinstance(table, SharedRows):
+        at = {_RECORD: 1, _DUE: 9, _INDEX: 1}.get(row)
+        if at is None or int.from_bytes(key[at : at + 4], "big") not in numbers:
+            return b""
+        begin = 1 + int.from_bytes(key[-3:-1], "big") if row == _INDEX else at + HEADER_BYTES
+    elif table.key[0] not in t.SCOPES:
+        return b""
+    else:
+        begin = 1 + table.ordered_by
+    return key[begin : key.index(TEXT_END, begin) + len(TEXT_END)]
 
 
 def rows_of(

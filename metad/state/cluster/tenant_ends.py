@@ -42,6 +42,7 @@ from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.slot_assignment import ALL_SLOTS, SlotAssignment, pack, unpack
 from ..core.verb import Command, Reader, Verb, wanted_slots, written
 from ..core.view import NO_ROWS, Numbers, Rows, View
+from .tenant_moves import TenantMoves
 
 _END: Final = GROUP.rows["end"]
 ORDER_BYTES: Final = 1_024
@@ -122,6 +123,14 @@ class TenantEnds(StatePart):
     def newest(self, row: bytes) -> Pending | None:
         """The order of a row, with the progress of the newest entry."""
         return self._newest.get(row)
+
+    def ends_all(self, tenant: str) -> bool:
+        """Whether an order is being carried out to delete everything of a tenant."""
+        return any(each.end.everything and each.end.tenant == tenant for each in self._newest.values())
+
+    def orders_of(self, tenant: str) -> int:
+        """How many orders about a tenant are not carried out."""
+        return sum(each.end.tenant == tenant for each in self._newest.values())
 
     def over(self, rows: Rows) -> dict[int, list[m.TenantEnd]]:
         """The positions of sessions that no step has come to yet, with the orders, the first one first."""
@@ -245,6 +254,7 @@ def _asked_slots(view: View, body: m.SessionEndTenant | t.TenantsEnd | t.Tenants
 
 def _evaluate_order(view: View, command: Command[m.SessionEndTenant]) -> m.WriteReply:
     body, slots = command.body, _asked_slots(view, command.body)
+    view.parts[TenantMoves].check_order(body.tenant)
     end = m.TenantEnd(
         body.tenant,
         view.revision,
@@ -262,11 +272,12 @@ def _evaluate_end(view: View, command: Command[t.TenantsEnd]) -> m.WriteReply:
     body, slots = command.body, _asked_slots(view, command.body)
     if body.grace_ms > t.GRACE_MS_MAX:
         raise InvalidRequestError(f"grace_ms: {body.grace_ms}, {t.GRACE_MS_MAX} at most")
+    has_left = view.parts[TenantMoves].check_order(body.tenant)
     end = m.TenantEnd(
         body.tenant,
         view.revision,
         view.now_ms,
-        body.publish_wills,
+        body.publish_wills and not has_left,  # its wills are where it is
         True,
         pack(slots),
         WAITING,

@@ -28,6 +28,7 @@ from metad_wire.tables.table import DECLARED, DUES, TableExpire, TableExpired
 from ...storage import keys
 from ..cluster.declarations import Declarations
 from ..cluster.fences import Fences
+from ..cluster.tenant_moves import TenantMoves
 from ..core import due as index
 from ..core.due import DUE, RECORD_DUE, DueKind, due_key
 from ..core.limits import LOOKED_AT_BYTES_MAX
@@ -127,6 +128,7 @@ def _evaluate_lose(view: View, command: Command[c.SessionLose]) -> m.WriteReply:
     view.replaces(_OWNER, replaced)
     holding = view.parts[SlotAssignment].holding
     looked_at = holding.slots == command.body.slots and holding.adopted_move == command.body.adopted_move
+    looked_at = looked_at and view.parts[TenantMoves].changes == command.body.tenant_moves
     if command.body.swept and looked_at and not holding.sealed_move:
         fences.swept(view, command.body.swept)
     return written(view, [])

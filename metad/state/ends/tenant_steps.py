@@ -21,6 +21,7 @@ from metad_wire.tables.will import WILL
 
 from ...storage import keys
 from ..cluster.tenant_ends import REST, RETAINED, SESSIONS, WAITING, WILLS, TenantEnds, begun
+from ..cluster.tenant_moves import TenantMoves
 from ..core import due as index
 from ..core.due import DUE
 from ..core.limits import LOOKED_AT_BYTES_MAX
@@ -133,6 +134,8 @@ def _evaluate_rest(view: View, command: Command[TenantsRest]) -> TenantsRestRepl
     if done and pending is not None:
         end = pending.end
         ends.progress(view, body.order, begun(view.group, end, view.revision) if body.phase == WAITING else None)
+        if body.phase == REST and ends.orders_of(end.tenant) == 1:
+            view.parts[TenantMoves].ended(view, end.tenant)
     return TenantsRestReply([m.Revision(view.name, view.revision)], [], done)
 
 

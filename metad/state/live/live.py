@@ -17,7 +17,9 @@ from ..core.slot_assignment import adopted_move, state_key, unpack
 from .liveness import Liveness
 
 STATE = GROUP.rows["state"]
-"""A part that is one of these hears of this row, too."""
+_MOVE = GROUP.rows["move"]
+HEARD = (STATE, _MOVE)
+"""A part that is one of these hears of these rows, too."""
 _SCAN_ROWS, _SCAN_BYTES = 1_000, 1024 * 1024
 
 
@@ -94,6 +96,8 @@ class LiveRows(StatePart):
         now_s = self._clock()
         for key, value in writes.items():
             row = key[GROUP_PREFIX_BYTES]
+            if row == _MOVE:  # what was not served is now, or soon: nobody could speak for it
+                self.amnesty()
             if row not in self._prefixes:
                 return
             name = key[self._skip :]

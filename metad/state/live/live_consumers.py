@@ -13,7 +13,7 @@ from metad_wire.key import TEXT_END
 from metad_wire.tables.consumer import CONSUMER, Beat, GroupState
 
 from ..core.part import PartContext
-from .live import STATE, LiveRows
+from .live import HEARD, LiveRows
 
 _MEMBER, _GROUP = CONSUMER.rows["member"], CONSUMER.rows["group"]
 _IN_TIME = (GroupState.JOINING, GroupState.ASSIGNING)
@@ -52,7 +52,7 @@ class LiveConsumers(LiveRows):
     """Members by their key, and the rebalances that go on."""
 
     lasting = (_MEMBER, _GROUP)
-    rows = (*lasting, STATE)
+    rows = (*lasting, *HEARD)
 
     def __init__(self, context: PartContext) -> None:
         super().__init__(context)

@@ -8,7 +8,7 @@ from metad_wire import messages as m
 from metad_wire.policy.fair_room import FairRoom, Place
 from metad_wire.tables.lease import LEASE
 
-from .live import STATE, LiveRows
+from .live import HEARD, LiveRows
 
 LEASE_BYTES = 1_024
 """What a lease takes of the room at least: the memory of every replica, and its rows."""
@@ -41,7 +41,7 @@ class LiveLeases(LiveRows):
 
     lasting = (LEASE.rows["lease"],)
     # The keys of leases are heard of so that a command finds those in flight without looking at other rows.
-    rows = (*lasting, LEASE.rows["key"], STATE)
+    rows = (*lasting, LEASE.rows["key"], *HEARD)
 
     def load(self) -> None:
         self.room = FairRoom("bytes of leases of a group", LEASES_BYTES_MAX, ends="their time to live, a day at most")

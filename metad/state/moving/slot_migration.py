@@ -53,6 +53,7 @@ from metad_wire.watch import MarkerStep, SlotMarker
 from ...storage import keys
 from ..cluster.fences import Fences
 from ..cluster.tenant_ends import TenantEnds
+from ..cluster.tenant_moves import TenantMoves
 from ..core import tails
 from ..core.due import DUE
 from ..core.part import Origin, Writes
@@ -159,6 +160,7 @@ def _note_moves(view: View, mine: Numbers, move: int = 0, moved: bytes = b"") ->
 
 
 def _open(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
+    view.parts[TenantMoves].check_still()
     if held.sealed_move:
         raise ConflictError(f"slots are sealed by move {held.sealed_move}, which is not closed yet")
     if (unpack(held.slots) & unpack(body.slots)).any():
@@ -207,6 +209,7 @@ def _adopt(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlo
     fences.raised(view, body.fences)
     fences.slots_came(view)
     view.parts[TenantEnds].adopted(view, body.move, body.slots, body.ends)
+    view.parts[TenantMoves].adopted(view, body.moved)
     base = base_above(held.base, view.revision, body.revision)
     view.adopts = True
     view.now_ms = max(view.now_ms, body.sealed_ms)
@@ -219,6 +222,7 @@ def base_above(base: int, revision: int, before: int) -> int:
 
 
 def _seal(view: View, body: c.GroupCommand, held: AssignedSlots) -> AssignedSlots:
+    view.parts[TenantMoves].check_still()
     if held.sealed_move:
         raise ConflictError(f"slots are sealed by move {held.sealed_move}")
     mine = unpack(held.slots)

@@ -22,6 +22,7 @@ from metad_wire.tables.will import WILL
 
 from ...storage import keys
 from ..cluster.fences import Fences
+from ..cluster.tenant_moves import TenantMoves, tenant_of
 from ..core.limits import LOOKED_AT_BYTES_MAX
 from ..core.part import Origin, Writes
 from ..core.slot_assignment import SlotAssignment, is_held
@@ -84,7 +85,7 @@ def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillCl
     claimed: list[wire.ClaimedWill] = []
     wills: list[msgspec.Raw] = []
     until_ms, size = view.now_ms + body.lease_ms, 0
-    fences = view.parts[Fences]
+    fences, closed = view.parts[Fences], view.parts[TenantMoves].closed
     cursor = b""
     for (key, due), row in zip(found, claims, strict=True):
         claimant = None if row is None else _decode_claimant(row)
@@ -93,6 +94,7 @@ def _evaluate_claim(view: View, command: Command[wire.WillClaim]) -> wire.WillCl
             due is not None
             and not _holds(claimant, body.broker, body.broker_epoch, view.past_ms, fences)
             and (mask is None or mask[WILL.slot_of(suffix)])
+            and not (closed and tenant_of(suffix) in closed)
         ):
             size += len(due)
             if len(claimed) == body.limit or (claimed and size > command.reply_bytes_max):
@@ -238,8 +240,10 @@ def _read_wait(reader: Reader, command: Command[wire.WillWait]) -> wire.WillWait
     skip = len(prefix)
     suffixes = [key[skip:] for key, _ in scan.rows]
     claims = reader.get_many([claim_prefix + suffix for suffix in suffixes], LOOKED_AT_BYTES_MAX)
-    fences, past_ms = reader.parts[Fences], reader.now_ms()
+    fences, past_ms, closed = reader.parts[Fences], reader.now_ms(), reader.parts[TenantMoves].closed
     for suffix, claim in zip(suffixes, claims, strict=True):
+        if closed and tenant_of(suffix) in closed:
+            continue
         claimant = None if claim is None else _decode_claimant(claim)
         if not _holds(claimant, body.broker, body.broker_epoch, past_ms, fences):
             return wire.WillWaitReply(True, just_before(suffix), suffix != suffixes[0])

@@ -30,6 +30,7 @@ from serving_brokers import Broker, joined, parts, placed, replicate
 from metad.embedded import cluster as served
 from metad_backup.copies import opened
 from metad_backup.following import Follower
+from metad_backup.moving import move
 from metad_backup.repository import Repository
 from metad_backup.restoring import restore
 from metad_backup.showing import Shown
@@ -49,6 +50,7 @@ from metad_client import (
     Subscription,
     SubscriptionKey,
     SubscriptionOptions,
+    TenantMovedError,
     connect,
 )
 from metad_client.assignment.serving import Led
@@ -60,7 +62,7 @@ from waiting import until
 
 SHOWS = """
 assignment.create assignment.seal assignment.resize assignment.release assignment.delete
-backup.begin backup.read backup.end backup.log group.restore
+backup.begin backup.read backup.end backup.log group.restore group.move_tenant group.put_tenant group.copy_tenant
 system.status system.activity cluster.map cluster.transfer watch.open table.put table.get table.list session.takeover
 subscription.add subscription.remove subscription.get subscription.list inflight.put inflight.delete inflight.get
 """
@@ -303,6 +305,22 @@ async def test_a_backup_with_what_was_written_behind_it_goes_into_another_cluste
 
 def _soon_ms() -> int:
     return time.time_ns() // 1_000_000 + 1_000
+
+
+async def test_a_tenant_that_must_leave_goes_to_another_cluster(m: Client) -> None:
+    life = await m.brokers.register("moved-from")
+    await m.sessions.takeover("moved-from", life.epoch, "leaves", "c1", properties=SessionProperties(3_600, b"p"))
+    await m.kv.put("leaves", "k", b"v")
+    with served(1, groups={"data": 3}) as other:
+        async with connect(other.url) as there:
+            done = await move(m, there, "leaves", address=other.url)
+            assert done.stopped_ms < 10_000
+            found = await there.sessions.get("leaves", "c1")
+            assert found is not None
+            assert not found.connected, "its broker has to take it over there"
+            with pytest.raises(TenantMovedError, match=other.url):
+                await m.kv.put("leaves", "k", b"late")
+    await m.tenants.end("leaves")
 
 
 async def test_a_shard_outlives_the_restarts_of_its_brokers(m: Client, cluster: Nodes) -> None:

@@ -49,6 +49,7 @@ from metad_wire.methods import (
     encode,
 )
 from metad_wire.operator import backup as bak
+from metad_wire.operator import moving as mv
 from metad_wire.refused import Refused, without
 from metad_wire.tables import broker as b
 from metad_wire.tables import consumer as g
@@ -196,6 +197,9 @@ OF_A_BACKUP: dict[type[m.Message], m.Message] = {
     bak.BackupRead: bak.BackupPiece(b"data"),
     bak.BackupLog: bak.BackupEntries([], 1, 1, "cluster"),
     bak.Restore: bak.Restored([m.Revision("data-0", 1)], []),
+    mv.TenantStep: mv.TenantStepped([m.Revision("data-0", 1)], []),
+    mv.TenantPut: mv.TenantPutReply([m.Revision("data-0", 1)], []),
+    mv.TenantCopy: mv.TenantCopied({}, b"", 1),
 }
 
 
@@ -212,6 +216,8 @@ def all_well(body: Any) -> m.Message:
         case c.Drain() | c.MoveSlots() | c.MoveReplica() | c.RemoveGroup():
             return c.Done("under way", 2)
         case bak.BackupBegin() | bak.BackupRead() | bak.BackupLog() | bak.Restore():
+            return OF_A_BACKUP[type(body)]
+        case mv.TenantStep() | mv.TenantPut() | mv.TenantCopy():
             return OF_A_BACKUP[type(body)]
         case m.SessionTakeover():
             count = len(body.items)

@@ -159,7 +159,8 @@ RIGHTS = {
     "delete": "session.delete subscription.remove inflight.delete offset.delete offset.delete_groups kv.delete "
     "lease.revoke sequence.delete retained.delete table.delete assignment.delete",
     "own": "broker.register broker.heartbeat broker.drain broker.deregister broker.serve",
-    "admin": "session.end_tenant group.restore tenants.end tenants.keep quota.put quota.delete feature.change "
+    "admin": "session.end_tenant group.restore group.move_tenant group.put_tenant group.copy_tenant "
+    "tenants.end tenants.keep quota.put quota.delete feature.change "
     "broker.fence "
     "declaration.drop assignment.elect system.compact system.settings system.set "
     "assignment.move plan.create plan.set plan.delete role.put role.delete principal.put principal.change "

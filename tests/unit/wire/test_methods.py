@@ -70,6 +70,9 @@ def test_what_changes_the_cluster_is_not_for_every_client() -> None:
         *(f"cluster.{name}" for name in ("drain", "move_slots", "move_replica", "remove_group")),
         *(f"backup.{name}" for name in ("begin", "read", "end", "log")),
         "group.restore",
+        "group.copy_tenant",
+        "group.move_tenant",
+        "group.put_tenant",
     }
 
 

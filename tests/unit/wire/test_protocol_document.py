@@ -23,7 +23,7 @@ from metad_wire.connection.session import FEATURES, TRANSITIONS, ClientSession, 
 from metad_wire.errors import ErrorBody, OverloadedError
 from metad_wire.families import FAMILIES
 from metad_wire.methods import KV_GET, KV_PUT, METHODS, READS, WATCH_OPEN, By, For, Method, encode
-from metad_wire.operator import backup, settings
+from metad_wire.operator import backup, moving, settings
 from metad_wire.tables.kv import KV
 
 TEXT, TABLES_TEXT, INTERNAL_TEXT = (page.read_text(encoding="utf-8") for page in (PROTOCOL, TABLES, INTERNAL))
@@ -39,6 +39,7 @@ MESSAGE_CLASSES = {
             peer,
             watch,
             backup,
+            moving,
             settings,
             *(sys.modules[f"{modules.__name__}.{name}"] for name in modules.NAMES),
         )

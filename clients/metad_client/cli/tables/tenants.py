@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import sys
 import time
+from importlib.util import find_spec
 from typing import Final
 
 import msgspec
@@ -40,6 +42,8 @@ def add(verbs: Commands) -> None:
     end.add_argument("--wait", action="store_true", help="until all of it is gone")
     keep = verbs.add("keep", "take back the end of a tenant whose grace is not over", _keep)
     keep.add_argument("tenant", metavar="TENANT")
+    if find_spec("metad_backup") is not None:  # it comes with the server, and needs what that needs
+        importlib.import_module("metad_backup.tenants").add_tenants(verbs)
     endings = verbs.add("endings", "the tenants that are being ended, and how far that is", _endings)
     endings.add_argument("--tenant", metavar="T", help="only this one")
 
