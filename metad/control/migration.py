@@ -156,6 +156,7 @@ class Migrations:
 
     async def _sweep(self, driver: Replica, order: GroupCommand) -> None:
         group = driver.group
+        driver.machine.parts[TenantMoves].check_still()
         if sealed := driver.machine.holding.sealed_move:
             raise ConflictError(f"slots of {group.name} are sealed by move {sealed}, which is not closed yet")
         held = unpack(driver.machine.holding.slots)

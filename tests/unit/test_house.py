@@ -93,10 +93,10 @@ PAGES = {
     "docs/OPERATE.md": 34,
     "docs/WRITE_A_BROKER.md": 27,
     "wire/PROTOCOL.md": 45,
-    "wire/TABLES.md": 89,
+    "wire/TABLES.md": 90,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 371
+MARKDOWN_KIB_MAX = 381
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 55,
@@ -105,7 +105,7 @@ MODULES = {
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 116
 """Public docstrings that say nothing of anything."""
-MODULES_WITH_ONE_IMPORTER = 213
+MODULES_WITH_ONE_IMPORTER = 216
 """Modules that one other or none imports."""
 
 

@@ -439,6 +439,7 @@ def test_leaders_are_told_of_when_they_can_work_and_when_they_end(
 ) -> None:
     nothing: Any = SimpleNamespace(
         driver_of=lambda group: SimpleNamespace(demoted=lambda: None),
+        drained=frozenset(),
         tell_soon=lambda: None,
         schedule=lambda driver: None,
         stop_for_bug=None,

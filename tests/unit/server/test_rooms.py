@@ -34,7 +34,7 @@ OF_ONE: dict[str, str] = {
         "_ORDERED_MAX _OVER_MAX _PIPELINE_BYTES_MAX _PIPELINE_ITEMS_MAX _QUEUE_ITEMS_MAX _TAILS_MAX _TOLD_MAX"
     ),
     "peers and the cluster's map, which no client fills": (
-        "AT_ONCE_MAX DIALS_MAX GREETING_MAX GROUPS_MAX MAP_BYTES_MAX NODE_ID_BYTES_MAX PER_NODE_MAX "
+        "AT_ONCE_MAX DIALS_MAX GREETING_MAX GROUPS_MAX MAP_BYTES_MAX NODE_ID_BYTES_MAX ORDINALS_MAX PER_NODE_MAX "
         "STORE_ID_BYTES_MAX VOTERS_MAX _UNSENT_BYTES_MAX"
     ),
     "an administrator's orders, one after the other": "_WAITING_MAX@node.settings",
