@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True):
     groups: dict[str, int]
     """The revision of each as of which it was read."""
     tables: dict[str, int]
-    """How many records each has."""
+    """How many records each has; one without any has no file."""
 
 
 class Exported(NamedTuple):
@@ -139,6 +139,8 @@ class Export:
         for kind, some in by_kind.items():
             for begin in range(0, len(some), _AT_ONCE):
                 await self._groups(kind, some[begin : begin + _AT_ONCE])
+        for name in [name for name, count in self._counts.items() if not count]:
+            (self._directory / f"{name}.jsonl").unlink()
         made = Manifest(FORMAT, reply.map.cluster_id, self._tenant, began_ms, self._revisions, self._counts)
         with _private(self._directory / MANIFEST) as file:  # last: without it the directory is no export
             file.write(msgspec.json.format(msgspec.json.encode(made)) + b"\n")
