@@ -38,6 +38,7 @@ from metad_wire.operator.moving import (
     TenantStepped,
 )
 from metad_wire.tables.declaration import DeclaredTable
+from metad_wire.tables.feature import TENANT_MOVES
 from metad_wire.tables.tenants import SCOPES
 
 from .taking import Pace
@@ -97,6 +98,10 @@ def rows_in(entry: Entry, tenant: bytes, numbers: Collection[int], held: Any) ->
     return found
 
 
+_SAID_S: Final = 5.0
+"""Within that a node that has started says what its software knows."""
+
+
 async def move(
     m: Client,
     to: Client,
@@ -121,10 +126,21 @@ async def cancel(m: Client, to: Client, tenant: str, *, address: str) -> int:
 
 
 async def _map(m: Client) -> ClusterMap:
-    known = (await m.cluster.map()).map
-    if known is None:
-        raise MoveError("a cluster is not formed yet")
-    return known
+    """Of a cluster whose nodes all know tenants that move. Raises MoveError."""
+    late_s = time.monotonic() + _SAID_S
+    while True:
+        known = (await m.cluster.map()).map
+        if known is None:
+            raise MoveError("a cluster is not formed yet")
+        older = [node.node_id for node in known.nodes if TENANT_MOVES not in node.features]
+        if not older:
+            return known
+        if time.monotonic() > late_s:
+            names = ", ".join(older)
+            raise MoveError(
+                f"{names} of cluster {known.cluster_id} would serve a tenant on its way: upgrade them first"
+            )
+        await asyncio.sleep(_SAID_S / 25)
 
 
 async def _declared(m: Client) -> dict[int, DeclaredTable]:

@@ -30,6 +30,7 @@ from metad_wire.cluster import slot_bits
 from metad_wire.errors import ConflictError, MetadError, NotFoundError, TenantMovedError, TenantMovingError
 from metad_wire.operator import backup as bak
 from metad_wire.operator.moving import TenantCopy, TenantPosition, TenantPut, TenantStep
+from metad_wire.tables.feature import FEATURES
 from metad_wire.tables.kv import KV
 from metad_wire.tables.session import SESSION
 from metad_wire.tables.tenants import TenantsEnd, TenantsRest
@@ -58,6 +59,8 @@ class Cluster:
             group.now_ms = NOW_MS + ahead_ms
         self.cluster = self.tenants = self.backups = self.tables = self
         self.before: Any = lambda: None
+        self.features = [*FEATURES]
+        """What the software of its node knows."""
 
     def do(self, group: Group, method: Any, body: Any, holder: str = "somebody") -> Any:
         command = command_of(method, body)
@@ -79,7 +82,8 @@ class Cluster:
 
     async def map(self) -> Any:
         groups = [c.GroupRecord(*one.group_id, ["n1"], "n1") for one in self.groups.values()]
-        return SimpleNamespace(map=SimpleNamespace(cluster_id=self.id, groups=groups))
+        nodes = [SimpleNamespace(node_id="n1", features=self.features)]
+        return SimpleNamespace(map=SimpleNamespace(cluster_id=self.id, groups=groups, nodes=nodes))
 
     async def list(self) -> Any:
         for _ in ():
@@ -492,6 +496,17 @@ async def test_it_comes_only_where_it_is_not() -> None:
     assert step(here, "metadata-0", "look").state is None
     with pytest.raises(ConflictError, match="it comes only where it is not"):
         step(there, "data-0", "come", times={"data-0": NOW_MS})
+
+
+async def test_it_does_not_go_where_older_nodes_would_serve_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moving, "_SAID_S", 0.0)
+    for number in (0, 1):
+        clusters = two(1, 1)
+        fill(clusters[0])
+        clusters[number].features = []
+        with pytest.raises(MoveError, match=r"n1 of cluster .* would serve a tenant on its way: upgrade them first"):
+            await moved(*clusters)
+        assert step(clusters[0], "metadata-0", "look").state is None
 
 
 async def test_no_slots_move_meanwhile_and_a_new_group_learns_who_has_left() -> None:

@@ -19,6 +19,7 @@ FEATURES_MAX = 1_000
 """Features of which something is kept."""
 CHECKED_ENTRIES: Final = "checked-entries"
 REMOVED_GROUPS: Final = "removed-groups"
+TENANT_MOVES: Final = "tenant-moves"
 
 
 class Feature(NamedTuple):
@@ -42,6 +43,11 @@ FEATURES: Final[dict[str, Feature]] = {
             REMOVED_GROUPS,
             "0.2.0",
             "groups can be removed: the cluster map keeps which there were, so that no other is called so again",
+        ),
+        Feature(
+            TENANT_MOVES,
+            "0.2.0",
+            "tenants can move to another cluster: whoever leads a group refuses what is about a tenant on its way",
         ),
     )
 }
