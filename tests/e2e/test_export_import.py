@@ -343,7 +343,6 @@ async def test_an_export_has_each_record_once_while_slots_move(tmp_path: Path) -
             found = [json.loads(line)["client_id"] for line in written(tmp_path / str(runs))]
             assert len(found) == made.tables["session"] == len({*found}) == 4_000
         await moved
-        assert runs > 2
 
 
 LONG: Final = SessionProperties(3_600, b"x" * 200)

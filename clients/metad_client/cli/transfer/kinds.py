@@ -253,9 +253,14 @@ async def _session_write(job: Job, lines: list[tuple[SessionLine, m.Session | No
     life, sessions = await job.life(), job.m.sessions
     if old := [m.SessionDeleteItem(one.tenant, one.client_id) for one, found in lines if found is not None]:
         await sessions.delete_many(old)
-    taken = [m.SessionTakeoverItem(one.tenant, one.client_id, True, _properties(job, one)) for one, _ in lines]
-    errors = dict((await sessions.takeover_many(life.broker, life.epoch, taken)).errors)
+    taken = [m.SessionTakeoverItem(one.tenant, one.client_id, False, _properties(job, one)) for one, _ in lines]
+    result = await sessions.takeover_many(life.broker, life.epoch, taken)
+    errors = dict(result.errors)
     positions = [at for at in range(len(lines)) if at not in errors]
+    for at in positions:
+        index = result.previous_index[at]
+        if index >= 0 and result.owners[index].broker != job.name:
+            errors[at] = ConflictError("its client has connected in between: it connects again, with these properties")
     left = [_left(job, lines[at][0]) for at in positions]
     gone = (await sessions.disconnect_many(life.broker, life.epoch, left)).errors
     # Its client has come back in between, and has the session as it is.
