@@ -309,8 +309,11 @@ def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
         own = VARIABLES.keys() | {*OF_MANAGER}
         environment = {name: value for name, value in os.environ.items() if name not in own}
         return asyncio.run(Supervisor(configs, arguments.ready_file, environment, manager, arguments.config).run())
-    origins = origins_of(arguments.config, overrides_of(os.environ), _flags(arguments))
-    if arguments.made_of is not None:
+    flags = (
+        {} if arguments.command == "cluster" else _flags(arguments)
+    )  # a cluster of one node has no flags of settings
+    origins = origins_of(arguments.config, overrides_of(os.environ), flags)
+    if flags and arguments.made_of is not None:
         origins = origins._replace(file=arguments.made_of)
     return asyncio.run(serve(configs[0], arguments.ready_file, manager, origins))
 

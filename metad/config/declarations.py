@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_
 import msgspec
 
 MIB = 1024 * 1024
-_BYTES_MOST = 1024 * 1024 * MIB
+_BYTES_MOST = 2**48  # as of all numbers: see checks
 _DAY_MS = 86_400_000
 
 

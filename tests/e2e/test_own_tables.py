@@ -320,8 +320,8 @@ async def test_records_are_looked_up_by_the_fields_of_their_key(server: embedded
         await watch.close()
 
 
-ELSEWHERE: Final = {"metadq://10.0.0.1:7420", "transfer", "replace", "s3://backups/metad"}
-"""Of examples that need the machines which they name."""
+ELSEWHERE: Final = {"metadq://10.0.0.1:7420", "transfer", "replace", "s3://backups/metad", "merge", "drain"}
+"""Of examples that need the machines, or groups, which they name."""
 LASTS: Final = {"watch"}
 SHOW_NOTHING: Final = {"audit", "certs", "brokers", "wills", "retained", "leases", "sessions"}
 """As there is none, or none that is away, yet."""

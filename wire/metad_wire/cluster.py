@@ -9,9 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable
-from typing import Annotated, Final, NamedTuple
-
-from msgspec import Meta
+from typing import Final, NamedTuple
 
 from .messages import ItemError, Message, Revision, SessionKey, TenantEnd, TenantMove
 from .text.fields import U32, U63, Batch, ClientId
@@ -655,7 +653,7 @@ class MoveSlots(Message, frozen=True):
     """Name of the group that gets them; empty: a group that is added for them, of the kind of ``group``."""
     group: str = ""
     """Name of the group that has them; empty: those of ``slots``, whichever groups have them."""
-    slots: Annotated[bytes, Meta(max_length=SLOTS // 8)] = b""
+    slots: bytes = b""
     """Bit map of slots; empty: all that ``group`` has."""
     half: bool = False
     """Only the upper half of these."""

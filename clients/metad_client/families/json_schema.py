@@ -162,13 +162,14 @@ class _Comparison:
         yield from self.problems(more, others, f"{path}/additionalProperties")
 
     def _allows(self, reader: Any, value: Any) -> bool:
-        """Whether the reader's part allows a value. Nothing is fetched: what refers elsewhere allows none."""
+        """Whether the reader's part allows a value. Nothing is fetched: what refers elsewhere allows none, and so does
+        what refers to itself and to nothing else."""
         referencing: Any = importlib.import_module("referencing.exceptions")
         registry = importlib.import_module("referencing").Registry()
         whole = _validator(self._reader)(self._reader, registry=registry)
         try:
             return bool(whole.evolve(schema=reader).is_valid(value))
-        except referencing.Unresolvable:
+        except (referencing.Unresolvable, RecursionError):
             return False
 
 

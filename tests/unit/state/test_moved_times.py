@@ -210,6 +210,7 @@ _KNOWN = {
     ("ResourceDone", "at_ms"): "of the very log that is asked",
     ("TenantEnd", "at_ms"): "put ahead by the mover",
     ("TenantEnd", "begins_ms"): "put ahead by the mover",
+    ("TenantMove", "at_ms"): "of the very log whose entry it was",
     ("GroupReply", "now_ms"): "by which the mover knows how far the target is ahead",
     ("SessionDue", "at_ms"): "of the very log that is asked",
     ("OffsetExpireGroups", "before_ms"): "of the very log that is asked",
