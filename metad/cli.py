@@ -309,11 +309,9 @@ def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
         own = VARIABLES.keys() | {*OF_MANAGER}
         environment = {name: value for name, value in os.environ.items() if name not in own}
         return asyncio.run(Supervisor(configs, arguments.ready_file, environment, manager, arguments.config).run())
-    flags = (
-        {} if arguments.command == "cluster" else _flags(arguments)
-    )  # a cluster of one node has no flags of settings
-    origins = origins_of(arguments.config, overrides_of(os.environ), flags)
-    if flags and arguments.made_of is not None:
+    is_cluster = arguments.command == "cluster"  # which has no flags of settings, and may be one of one node
+    origins = origins_of(arguments.config, overrides_of(os.environ), {} if is_cluster else _flags(arguments))
+    if not is_cluster and arguments.made_of is not None:
         origins = origins._replace(file=arguments.made_of)
     return asyncio.run(serve(configs[0], arguments.ready_file, manager, origins))
 
