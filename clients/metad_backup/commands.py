@@ -1,7 +1,8 @@
-"""``metadctl backup`` and ``metadctl restore``."""
+"""``metadctl backup``, ``metadctl restore`` and ``metadctl tenants move``."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import sys
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from metad_client import Client, MetadError
+from metad_client import Client, InvalidRequestError, MetadError, connect
 from metad_client.cli import people
 from metad_client.cli.grammar import Arguments, Commands, Parser, count, limit, moment, seconds
 from metad_client.cli.printing import Printer, Progress, progress
+from metad_client.endpoint import as_url
 
 if TYPE_CHECKING:
     from .copies import Copy
+    from .moving import Progress as Moving
     from .repository import Manifest, Repository
 
 _MIB: Final = 1024 * 1024
@@ -32,13 +35,7 @@ def add(commands: Commands) -> None:
     take = verbs.add("take", "take a backup: what `metadctl backup DIR` does", _take)
     _where(take)
     take.add_argument("--stale", action="store_true", help="of groups without a leader: what is there of them")
-    take.add_argument(
-        "--rate",
-        type=count,
-        default=_RATE_MIB,
-        metavar="MIB",
-        help=f"MiB a second; default {_RATE_MIB}, 0: no bound",
-    )
+    _rate(take)
     take.add_argument(
         "--follow", action="store_true", help="then archive what is written, for `restore --at`, until Ctrl-C"
     )
@@ -71,6 +68,12 @@ def add(commands: Commands) -> None:
         "--cancel",
         action="store_true",
         help="give up one that was not finished: the cluster is empty again, and serves",
+    )
+
+
+def _rate(parser: Parser) -> None:
+    parser.add_argument(
+        "--rate", type=count, default=_RATE_MIB, metavar="MIB", help=f"MiB a second; default {_RATE_MIB}, 0: no bound"
     )
 
 
@@ -357,4 +360,65 @@ async def _restore(m: Client, a: Arguments, printer: Printer) -> None:
         as_of = "" if a.at is None else f"@{a.at}"
         done = await restore(m, copy, as_of=as_of, tell=lambda rows: line.say(f"{rows} rows are restored"))
     row = {"backup": manifest.name, **done._asdict(), "seconds": round(done.seconds, 1)}
+    printer.one(row)
+
+
+# --- tenants that move ------------------------------------------------------------------------------------------------
+
+_SAID_OF_MOVES: Final = {
+    "copy": "all is copied; what is written meanwhile follows",
+    "freeze": "neither cluster serves the tenant",
+}
+
+
+def add_tenants(verbs: Commands) -> None:
+    """Add the command beside those of tenants."""
+    move = verbs.add("move", "move a tenant to another cluster, while both serve", _move_tenant)
+    move.add_argument("tenant", metavar="TENANT")
+    move.add_argument("--to", required=True, metavar="ENDPOINT", help="of the other cluster, as of --endpoint")
+    move.add_argument("--to-certs", default="", metavar="DIR", help="as --certs, for the other cluster")
+    move.add_argument("--to-as", default="", metavar="NAME", help="as --as, for the other cluster")
+    move.add_argument("--to-token-file", default="", metavar="F", help="as --token-file, for the other cluster")
+    _rate(move)
+    move.add_argument(
+        "--cancel", action="store_true", help="give up a move, as long as the other cluster does not serve the tenant"
+    )
+
+
+async def _move_tenant(m: Client, a: Arguments, printer: Printer) -> None:
+    from metad_client.cli.command_line import options_of
+
+    from .moving import cancel, move
+
+    there = argparse.Namespace(
+        certs=a.to_certs,
+        name=a.to_as,
+        token_file=a.to_token_file,
+        tls_ca="",
+        tls_cert="",
+        tls_key="",
+        timeout=a.timeout,
+    )
+    try:
+        url = as_url(a.to, encrypted=bool(a.to_certs))
+        options = options_of(there, url.partition(":")[0])
+    except (ValueError, OSError) as error:
+        raise InvalidRequestError(f"--to: {error}") from None
+
+    def tell(at: Moving) -> None:
+        if (said := _SAID_OF_MOVES.get(at.what)) is None:
+            line.say(f"{at.rows} rows have come", last=at.what == "done")
+        elif not a.json:
+            line.end()
+            sys.stderr.write(f"metadctl: {said} ({at.rows} rows)\n")
+            sys.stderr.flush()
+
+    with progress(a.json) as line:
+        async with connect(url, options) as to:
+            if a.cancel:
+                dropped = await cancel(m, to, a.tenant, address=a.to)
+                printer.one({"tenant": a.tenant, "cancelled": True, "dropped": dropped})
+                return
+            done = await move(m, to, a.tenant, address=a.to, bytes_per_s=a.rate * _MIB, tell=tell)
+    row = {"tenant": a.tenant, **done._asdict(), "seconds": round(done.seconds, 1)}
     printer.one(row)

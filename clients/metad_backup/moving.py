@@ -37,11 +37,10 @@ from metad_wire.operator.moving import (
     TenantStep,
     TenantStepped,
 )
+from metad_wire.policy.rates import Pace
 from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.feature import TENANT_MOVES
-from metad_wire.tables.tenants import SCOPES
-
-from .taking import Pace
+from metad_wire.tables.tenants import SCOPES, is_scoped
 
 _ROWS: Final = 1_000  # of one batch ...
 _BYTES: Final = 512 * 1024  # ... and their bytes: an entry holds a row of the largest value beside
@@ -238,7 +237,7 @@ class _Move:
                     f"tenant {self._tenant!r} has records of table {one.name}, which is not declared in {self._other} "
                     f"as here, as number {number}"
                 )
-        return frozenset(here) | {one.number for one in FAMILIES.values() if one.key[0] in SCOPES}
+        return frozenset(here) | {one.number for one in FAMILIES.values() if is_scoped(one)}
 
     # --- the whole of it ---------------------------------------------------------------------------------
 
@@ -540,7 +539,8 @@ class _Bringing:
         """Copy all rows; after each page the log is followed, so that it is never far behind."""
         while not source.copied:
             page = await self._page(source)
-            await self._pace.spend(sum(len(key) + len(value) for key, value in page.rows.items()))
+            size = sum(len(key) + len(value) for key, value in page.rows.items())
+            await asyncio.sleep(self._pace.wait_s(size, time.monotonic()))
             if not source.index:
                 # Said before any row is there: what is deleted from now on is in the log behind this.
                 source.index = page.index

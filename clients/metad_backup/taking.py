@@ -19,6 +19,7 @@ from metad_client import Client, MetadError
 from metad_wire.cluster import MapReply
 from metad_wire.messages import StatusReply
 from metad_wire.operator import backup as bak
+from metad_wire.policy.rates import Pace
 
 from .repository import FORMAT, BackupError, Manifest, NodeCopy, Repository, StoredFile, Unfinished
 
@@ -59,22 +60,6 @@ def nodes_for(known: MapReply, there: Collection[str], before: Collection[str] =
         chosen[node] = sorted(have[node] & left)
         left -= have[node]
     return chosen
-
-
-class Pace:
-    """Holds the copying to so many bytes a second; 0: as fast as it goes."""
-
-    def __init__(self, bytes_per_s: int) -> None:
-        self._per_s = bytes_per_s
-        self._free_s = 0.0
-
-    async def spend(self, size: int) -> None:
-        """Wait until so many bytes more may be copied."""
-        if self._per_s:
-            now_s = time.monotonic()
-            self._free_s = max(self._free_s, now_s) + size / self._per_s
-            if (wait_s := self._free_s - now_s) > 0:
-                await asyncio.sleep(wait_s)
 
 
 async def take(
@@ -189,7 +174,7 @@ class _Copy:
         offset = 0
         while offset < file.size:
             size = min(bak.READ_BYTES_MAX, file.size - offset)
-            await self._pace.spend(size)
+            await asyncio.sleep(self._pace.wait_s(size, time.monotonic()))
             piece = await self._m.backups.read(node, self._id, file.name, offset, size)
             if len(piece) != size:
                 raise BackupError(f"{file.name} of {node} is shorter than it was")

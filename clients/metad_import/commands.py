@@ -21,6 +21,7 @@ from metad_client import Client, MetadError, MissingExtraError
 from metad_client.cli import people
 from metad_client.cli.grammar import LIMIT_DEFAULT, Arguments, Command, Commands, Parser, count, limit, seconds
 from metad_client.cli.printing import Printer, plain
+from metad_wire.policy.rates import Pace
 from metad_wire.program.extras import advice
 
 from .source import ALWAYS, CARRIED_WITHOUT, NOT_CARRIED, ImportFailedError, Names, Source, SourceError
@@ -278,7 +279,7 @@ class _Run:
 
     def copy(self) -> Copy:
         """What copies."""
-        from .copying import Copy, Pace
+        from .copying import Copy
 
         pace = Pace(self.a.rate)
         return Copy(self.source, self.target, self.refusals.add, pace, self.shown.tell, self.shown.say)

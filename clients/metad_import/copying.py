@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final, NamedTuple, TypeVar
 
+from metad_wire.policy.rates import Pace
+
 from .source import BATCH_BYTES, BATCH_ROWS, CompactedError, Head, Row, Source, SourceError, Watch
 from .target import Counts, Known, Refuse, State, Target, Work
 
@@ -29,21 +31,6 @@ _HEADS_SHARE: Final = 5
 """and so many times what the answer took, at least: the source may have to read all keys for it."""
 _SNAPSHOTS_MAX: Final = 5
 T = TypeVar("T")
-
-
-class Pace:
-    """Holds the copying to so many rows a second; 0: as fast as it goes."""
-
-    def __init__(self, rows_per_s: int) -> None:
-        self._per_s = rows_per_s
-        self._free_s = 0.0
-
-    async def spend(self, rows: int) -> None:
-        """Wait until so many rows more may be written."""
-        if self._per_s:
-            now_s = time.monotonic()
-            self._free_s = max(self._free_s, now_s) + rows / self._per_s
-            await asyncio.sleep(self._free_s - now_s)
 
 
 class Progress(NamedTuple):
@@ -250,7 +237,7 @@ class Copy:
                     break
                 count += 1
             step, work = work[:count], work[count:]
-            await self._pace.spend(len(step))
+            await asyncio.sleep(self._pace.wait_s(len(step), time.monotonic()))
             self.counts.add(await self._target.write(await self._filled(step)))
 
     async def _filled(self, step: list[Work]) -> list[Work]:

@@ -8,9 +8,8 @@ one of them listens (:attr:`Settings.listeners`); the others read :attr:`Setting
 from __future__ import annotations
 
 import difflib
-import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +19,7 @@ import msgspec
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NoRoomError, NotFoundError
 from metad_wire.methods import encode
 from metad_wire.operator.settings import GetSettings, NodeSetting, SetSetting, SettingsReply
+from metad_wire.program.whole_file import write_whole
 
 from .. import log_events
 from ..config import Config
@@ -213,22 +213,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _lines(values: dict[str, Any]) -> Iterator[str]:
-    yield _HEAD
-    for key, value in sorted(values.items()):
-        yield f"{key} = {toml(value)}\n"
-
-
 def _write(path: Path, values: dict[str, Any]) -> None:
-    """Write the file, whole or not at all, and wait until it is on the disk. Raises OSError."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w") as file:
-        file.writelines(_lines(values))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Raises OSError."""
+    lines = [f"{key} = {toml(value)}\n" for key, value in sorted(values.items())]
+    write_whole(path, "".join([_HEAD, *lines]).encode())

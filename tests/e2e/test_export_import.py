@@ -37,12 +37,12 @@ from metad_client import (
     blocking,
     connect,
 )
-from metad_client.cli.transfer.exporting import LISTED, Export, has_tenants, tables
+from metad_client.cli.transfer.exporting import LISTED, Export, tables
 from metad_client.cli.transfer.kinds import NOT_IMPORTED, kinds
 from metad_wire.families.core import TOPICS, Topic
 from metad_wire.messages import NEVER_S, SessionDisconnectItem
 from metad_wire.tables.access import Grant, Role
-from metad_wire.tables.tenants import Quota
+from metad_wire.tables.tenants import Quota, is_scoped
 from waiting import until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
@@ -364,13 +364,13 @@ def test_every_table_is_imported_or_says_why_not() -> None:
     exported = {*tables(), *LISTED, "declaration"}
     assert {*known, "declaration"} | {*NOT_IMPORTED} == exported
     assert not {*known} & {*NOT_IMPORTED}
-    assert has_tenants(TOPICS)
+    assert is_scoped(TOPICS)
     # Whatever an export has of a table is a field that its import knows.
     for name, one in tables().items():
         if name in known:
             fields = {field for shown in one.rows for field in fields_of(one.table.shows[one.table.rows[shown]].record)}
             line = {*known[name].line.__struct_fields__}
-            assert fields <= line | known[name].others(one.table), name
+            assert fields <= line | known[name].others, name
 
 
 def fields_of(record: Any) -> set[str]:

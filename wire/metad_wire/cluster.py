@@ -219,6 +219,13 @@ class ClusterMap(Message, frozen=True):
         """Return the record of a group. None means that the map has no such group."""
         return next((record for record in self.groups if record.group_id == group), None)
 
+    def holders(self, kind: str) -> dict[GroupId, list[int]]:
+        """The slots that each group of a kind has, in order, by the groups in order; those without any are left out."""
+        found: dict[GroupId, list[int]] = {}
+        for slot, ordinal in enumerate(unpack_slots(self.slots[kind])):
+            found.setdefault(GroupId(kind, ordinal), []).append(slot)
+        return dict(sorted(found.items()))
+
     def next_ordinal(self, kind: str) -> int:
         """Return the ordinal that the next group of a kind gets: no group has had it before."""
         last = max((record.ordinal for record in self.groups if record.kind == kind), default=-1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -12,6 +11,7 @@ import msgspec
 
 from metad_wire import methods
 from metad_wire.messages import Owner
+from metad_wire.program.whole_file import write_whole
 from metad_wire.tables import broker as b
 from metad_wire.tables.broker import Broker
 
@@ -60,16 +60,7 @@ class _Note(NamedTuple):
 
     def write(self, path: Path) -> None:
         """It is on the disk after that, or what was before. Raises OSError."""
-        new = path.with_name(f"{path.name}.new")
-        with new.open("w") as file:
-            print(*self, file=file, flush=True)
-            os.fsync(file.fileno())
-        new.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        write_whole(path, f"{self.epoch} {self.registration} {self.state}\n".encode())
 
 
 class Brokers(Facade):

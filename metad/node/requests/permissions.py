@@ -85,7 +85,7 @@ from metad_wire.tables.access import (
 )
 from metad_wire.tables.broker import LIVE
 from metad_wire.tables.table import PlainTable
-from metad_wire.tables.tenants import SCOPES, TENANTS
+from metad_wire.tables.tenants import SCOPES, TENANTS, is_scoped
 from metad_wire.transport.credentials import Principal, Role, may_administer, principal_named
 from metad_wire.watch import WatchFilter
 
@@ -678,7 +678,7 @@ class Permissions:
         if name in TABLES:
             return name in _SCOPED
         table = self.tables.watched(name, 0)
-        return table is not None and table.key[0] in SCOPES
+        return table is not None and is_scoped(table)
 
     def no_administrator(self, method: Method[Any, Any], source: Source | None) -> PermissionDeniedError:
         """The error for a request that is for administrators, where roles do not count."""
@@ -916,4 +916,4 @@ def _name_of(method: Method[Any, Any], item: Any) -> str:
     return "/".join(said)[:PRINCIPAL_BYTES_MAX]
 
 
-_SCOPED: Final = frozenset(name for name, table in TABLES.items() if {*table.key[:1]} & {*SCOPES})
+_SCOPED: Final = frozenset(name for name, table in TABLES.items() if is_scoped(table))

@@ -104,12 +104,14 @@ class KnownTables:
         self._numbers: dict[str, int] = {}
         self._last = 0
         self._grown: dict[int, str] = {}  # the kinds of their groups
+        self._scoped: frozenset[int] | None = None  # None: not looked at since a table came or went
         self.replace((), _Counted())
 
     def replace(self, tables: Iterable[DeclaredTable], count: _Counted) -> None:
         """Forget all, and know these."""
         self._by_number, self._made = {table.number: table for table in FAMILIES.values()}, {}
         self._numbers, self._grown = {name: table.number for name, table in FAMILIES.items()}, {}
+        self._scoped = None
         for table in tables:
             self.add(table)
         self._last = count.last
@@ -122,6 +124,7 @@ class KnownTables:
         if declared.first_indexes is not None:
             self._grown[number] = declared.declaration.kind
         self._made.pop(number, None)
+        self._scoped = None
         self._last = max(self._last, number)
 
     def drop(self, name: str) -> None:
@@ -131,6 +134,7 @@ class KnownTables:
             del self._by_number[number]
             self._grown.pop(number, None)
             self._made.pop(number, None)
+            self._scoped = None
 
     def _table(self, number: int) -> PlainTable[Any]:
         found = self._by_number[number]
@@ -166,6 +170,13 @@ class KnownTables:
             return kind in ("", said.kind) and said.key[0] in SCOPES
 
         return [self._table(number) for number, found in [*self._by_number.items()] if is_wanted(found)]
+
+    @property
+    def numbers_of_tenants(self) -> frozenset[int]:
+        """Of those whose keys begin with a tenant or a namespace."""
+        if self._scoped is None:
+            self._scoped = frozenset(table.number for table in self.of_tenants())
+        return self._scoped
 
     def is_dropped(self, number: int) -> bool:
         """Whether there was a table of this number, and is none any more."""

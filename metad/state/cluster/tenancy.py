@@ -83,7 +83,7 @@ def ranges(group: bytes, known: KnownTables, tenant: str) -> list[Range]:
     mixed = [
         table_prefix(group, row)
         for table in TABLES.values()
-        if table.kind == kind and table.moves and table.key and table.key[0] in t.SCOPES and table.ordered_by
+        if table.kind == kind and table.moves and table.ordered_by and t.is_scoped(table)
         for row in table.rows.values()
     ]
     declared = known.of_tenants(kind)
@@ -96,14 +96,9 @@ def ranges(group: bytes, known: KnownTables, tenant: str) -> list[Range]:
     )
 
 
-def numbers_of_tenants(known: KnownTables) -> frozenset[int]:
-    """Of the declared tables whose keys begin with a tenant or a namespace."""
-    return frozenset(table.number for table in known.of_tenants())
-
-
 def tenant_at(key: bytes, numbers: Container[int]) -> bytes:
     """The tenant to which a row belongs, encoded with its end; empty: to none. ``key``: without the group's prefix;
-    ``numbers``: :func:`numbers_of_tenants`."""
+    ``numbers``: :attr:`KnownTables.numbers_of_tenants`."""
     table = ROWS.get(row := key[0])
     if table is None or not table.moves:
         return b""

@@ -23,7 +23,7 @@ from metad_wire.operator.moving import COMES, FROZEN, LEAVES, LEFT
 from metad_wire.refused import Refused, without
 from metad_wire.table import TABLES
 from metad_wire.tables.cluster import GROUP
-from metad_wire.tables.tenants import SCOPES
+from metad_wire.tables.tenants import is_scoped
 from metad_wire.watch import WatchFilter
 
 from ...storage import keys
@@ -32,7 +32,7 @@ from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.verb import Command, Verb
 from ..core.view import View
 from .declarations import Declarations, KnownTables
-from .tenancy import numbers_of_tenants, tenant_at
+from .tenancy import tenant_at
 
 _MOVE: Final = GROUP.rows["move"]
 _CLOSED: Final = frozenset((FROZEN, LEFT, COMES))
@@ -149,9 +149,9 @@ class TenantMoves(StatePart):
 
     # --- asked about requests ----------------------------------------------------------------------------
 
-    def holds_back(self, key: bytes, known: Any) -> bool:
+    def holds_back(self, key: bytes, known: KnownTables) -> bool:
         """Whether a row of the group belongs to a tenant that is on its way, or has left."""
-        tenant = tenant_at(key[keys.GROUP_PREFIX_BYTES :], numbers_of_tenants(known))
+        tenant = tenant_at(key[keys.GROUP_PREFIX_BYTES :], known.numbers_of_tenants)
         return tenant in self.closed or tenant in self.closed_to_reads
 
     def check_order(self, tenant: str) -> bool:
@@ -185,7 +185,7 @@ def admitted(
     """A command without its items about tenants that are not served, and these. Raises the error if it is about such a
     tenant as a whole."""
     table, rows, body = verb.table, command.rows, command.body
-    if not table.key or table.key[0] not in SCOPES:  # also steps of moves
+    if not is_scoped(table):  # also steps of moves
         return command, None
     if "items" not in body.__struct_fields__:
         move = closed.get(text(verb.tenant(body).decode()))
@@ -214,7 +214,7 @@ def check_writes(view: View, verb: Verb[Any, Any], command: Command[Any], closed
     """Raise the error if a command writes anything of a tenant that is not served, whatever it asked for."""
     if verb.table is GROUP:  # a step of a move, of slots or of the tenant
         return
-    numbers = numbers_of_tenants(view.parts[Declarations].known)
+    numbers = view.parts[Declarations].known.numbers_of_tenants
     for writes in (view.writes, *view.heard.values()):
         for key in writes:
             move = closed.get(tenant_at(key[keys.GROUP_PREFIX_BYTES :], numbers))
@@ -229,7 +229,7 @@ def moved_away(moves: Iterable[TenantMove], tables: KnownTables, filters: Iterab
     for one in filters if left else ():
         move = left.get(str(one.fields[0])) if one.fields else None
         table = TABLES.get(one.table) or tables.watched(one.table, one.number)
-        if move is not None and table is not None and table.key and table.key[0] in SCOPES:
+        if move is not None and table is not None and is_scoped(table):
             return refusal(move)
     return None
 

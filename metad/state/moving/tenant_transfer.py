@@ -49,7 +49,7 @@ from metad_wire.tables.table import DECLARED
 from ...storage import keys
 from ..cluster.declarations import Declarations
 from ..cluster.fences import Fences
-from ..cluster.tenancy import numbers_of_tenants, ranges, tenant_at
+from ..cluster.tenancy import ranges, tenant_at
 from ..cluster.tenant_ends import TenantEnds
 from ..cluster.tenant_moves import TenantMoves
 from ..core.limits import LOOKED_AT_BYTES_MAX
@@ -317,7 +317,7 @@ def _moved_on(coming: Coming, body: TenantPut) -> dict[str, TenantPosition]:
 
 def _checked(view: View, body: TenantPut, known: m.TenantMove) -> Writes:
     """The rows as they are kept here. Raises ConflictError, StaleRouteError."""
-    tenant, numbers = text(body.tenant), numbers_of_tenants(view.parts[Declarations].known)
+    tenant, numbers = text(body.tenant), view.parts[Declarations].known.numbers_of_tenants
     mine = unpack(view.parts[SlotAssignment].holding.slots)
     rows: Writes = {}
     for key, value in body.rows.items():
@@ -359,7 +359,7 @@ def _note_cached(view: View) -> None:
 def _to_drop(view: View, tenant: str) -> Writes:
     """The next rows to drop."""
     known, wanted = view.parts[Declarations].known, text(tenant)
-    numbers, found = numbers_of_tenants(known), Writes()
+    numbers, found = known.numbers_of_tenants, Writes()
     for one in ranges(view.group, known, tenant):
         at, is_last = one.begin, False
         while not is_last and len(found) < _DROPPED_ROWS:
@@ -382,7 +382,7 @@ def _read_copy(reader: Reader, command: Command[TenantCopy]) -> TenantCopied:
     applied = reader.engine.get(keys.applied(reader.group))
     index = 0 if applied is None else int.from_bytes(applied, "big")
     known, held, wanted = reader.parts[Declarations].known, reader.held, text(body.tenant)
-    numbers, begin = numbers_of_tenants(known), reader.group + body.cursor + b"\0" if body.cursor else b""
+    numbers, begin = known.numbers_of_tenants, reader.group + body.cursor + b"\0" if body.cursor else b""
     rows: dict[bytes, bytes] = {}
     last, size, looked_at = body.cursor, 0, 0
     for one in ranges(reader.group, known, body.tenant):

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from metad_client import Client, ClusterMap, GroupId, MapReply, MetadError, connect
-from metad_wire.cluster import SLOTS, slot_bits, slots_in, unpack_slots
+from metad_wire.cluster import SLOTS, slot_bits, slots_in
 
 from .errors import ClusterError
 from .options import Settings
@@ -66,7 +66,7 @@ async def shares(client: Client, settings: Settings, shape: Shape) -> list[Share
     if not shape.slotted:
         return [Share(shape.table.kind, 0, slot_bits(range(SLOTS)))]
     found: list[Share] = []
-    for group, slots in holders(reply, shape.table.kind).items():
+    for group, slots in reply.holders(shape.table.kind).items():
         count = min(settings.slot_ranges, len(slots))
         ends = [len(slots) * number // count for number in range(count + 1)]
         for begin, end in itertools.pairwise(ends):
@@ -74,19 +74,11 @@ async def shares(client: Client, settings: Settings, shape: Shape) -> list[Share
     return found
 
 
-def holders(known: ClusterMap, kind: str) -> dict[GroupId, list[int]]:
-    """Per group of a kind its slots, in order."""
-    found: dict[GroupId, list[int]] = {}
-    for slot, ordinal in enumerate(unpack_slots(known.slots[kind])):
-        found.setdefault(GroupId(kind, ordinal), []).append(slot)
-    return dict(sorted(found.items()))
-
-
 async def moved(client: Client, settings: Settings, share: Share, slots: set[int]) -> dict[GroupId, list[int]]:
     """Where slots are now that their group does not hold any more."""
     await asyncio.sleep(MAP_RETRY_S)
     known = await map_of(client, settings)
-    return {group: mine for group, held in holders(known, share.kind).items() if (mine := sorted(slots & {*held}))}
+    return {group: mine for group, held in known.holders(share.kind).items() if (mine := sorted(slots & {*held}))}
 
 
 def slots_of(share: Share) -> set[int]:

@@ -13,9 +13,10 @@ import pytest
 
 from metad import embedded
 from metad_client import Client, ConnectionLostError, connect
-from metad_import.copying import Copy, Pace
+from metad_import.copying import Copy
 from metad_import.source import Head, ImportFailedError, Names, Row
 from metad_import.target import Counts, TakenError, Target, Work
+from metad_wire.policy.rates import Pace
 
 NAMES = Names("/", "/", "into")
 

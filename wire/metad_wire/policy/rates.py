@@ -4,7 +4,7 @@ measured, never assumed for long.
 What was done in any stretch of time is a lower bound of what can be done. In time in which work waits all the time it
 *is* what can be done. One :class:`Rate` learns from such stretches. A queue knows that work waits by counting it
 (:class:`QueueRate`), and a node by the requests that it turns away (:class:`ServiceRate`). And the bounds of what
-flows: the retries of a caller, what may wait at a server, the size of a batch.
+flows: what is copied, the retries of a caller, what may wait at a server, the size of a batch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,21 @@ from typing import Final
 import msgspec
 
 _US = 1_000_000
+
+
+class Pace:
+    """Holds what copies or brings records to so much a second, as bytes or rows; 0: as fast as it goes."""
+
+    def __init__(self, per_s: int) -> None:
+        self._per_s = per_s
+        self._free_s = 0.0
+
+    def wait_s(self, amount: int, now_s: float) -> float:
+        """Spend so much, and return how long to wait before it is done."""
+        if not self._per_s:
+            return 0.0
+        self._free_s = max(self._free_s, now_s) + amount / self._per_s
+        return self._free_s - now_s
 
 
 class RetryBudget(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

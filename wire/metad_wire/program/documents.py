@@ -19,10 +19,8 @@ _BASE64 = "_base64"
 
 
 class _Field(NamedTuple):
-    name: str
-    type: Any
-    bare: Callable[[Any], Any]
-    """What the document has, as it is before its type is checked."""
+    read: Callable[[Any], Any]
+    """Its value, of what the document has. Raises ValueError."""
     may_be_none: bool
     default: Callable[[], Any] | None
     """None: it is required."""
@@ -31,9 +29,9 @@ class _Field(NamedTuple):
 def read_document(document: Mapping[str, Any], record: type[Record], others: Collection[str] = ()) -> Record:
     """The record that a document is. ``others``: fields that it may have and that say nothing of the record. Raises
     ValueError."""
-    fields, known = _fields(record)
+    fields = _fields(record)
     for name in document:
-        if name not in known and name not in others and name.removesuffix(_BASE64) not in known:
+        if name not in fields and name not in others and name.removesuffix(_BASE64) not in fields:
             raise ValueError(f"there is no field {name!r:.80}; there is {', '.join(sorted({*fields, *others}))}")
     values: dict[str, Any] = {}
     for name, field in fields.items():
@@ -46,28 +44,37 @@ def read_document(document: Mapping[str, Any], record: type[Record], others: Col
             values[name] = field.default()
             continue
         try:
-            values[name] = msgspec.convert(field.bare(given), field.type, builtin_types=(bytes,))
-        except (msgspec.ValidationError, ValueError, TypeError, AttributeError) as error:
+            values[name] = field.read(given)
+        except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return record(**values)
 
 
 def read_value(value: Any, kind: Any) -> Any:
     """A value of a document, of a type. Raises ValueError."""
-    try:
-        return msgspec.convert(_bare(inspect.type_info(kind))(value), kind, builtin_types=(bytes,))
-    except (msgspec.ValidationError, TypeError, AttributeError) as error:
-        raise ValueError(str(error)) from None
+    return _reader(kind)(value)
+
+
+def _reader(kind: Any) -> Callable[[Any], Any]:
+    bare = _bare(inspect.type_info(kind))
+
+    def read(value: Any) -> Any:
+        try:
+            return msgspec.convert(bare(value), kind, builtin_types=(bytes,))
+        except (msgspec.ValidationError, TypeError, AttributeError) as error:
+            raise ValueError(str(error)) from None
+
+    return read
 
 
 @functools.cache
-def _fields(record: type[msgspec.Struct]) -> tuple[dict[str, _Field], frozenset[str]]:
+def _fields(record: type[msgspec.Struct]) -> dict[str, _Field]:
     found: dict[str, _Field] = {}
     for field in msgspec.structs.fields(record):
         kind = inspect.type_info(field.type)
         may_be_none = isinstance(kind, inspect.UnionType) and kind.includes_none
-        found[field.name] = _Field(field.name, field.type, _bare(kind), may_be_none, _default(field))
-    return found, frozenset(found)
+        found[field.name] = _Field(_reader(field.type), may_be_none, _default(field))
+    return found
 
 
 def _default(field: msgspec.structs.FieldInfo) -> Callable[[], Any] | None:

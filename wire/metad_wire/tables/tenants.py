@@ -32,9 +32,14 @@ SCOPES: Final = ("tenant", "namespace")
 """The fields that keys begin with which belong to a tenant."""
 
 
+def is_scoped(table: Table[Any]) -> bool:
+    """Whether the keys of a table begin with a tenant or a namespace."""
+    return bool(table.key) and table.key[0] in SCOPES
+
+
 def has_tenants(table: Table[Any]) -> bool:
     """Whether the rows of a table in the code begin with a tenant or a namespace."""
-    return bool(table.key) and table.key[0] in SCOPES and not table.ordered_by
+    return is_scoped(table) and not table.ordered_by
 
 
 GRACE_MS_MAX: Final = 30 * 86_400_000

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from metad_wire.cluster import METADATA, ClusterMap, GroupId, SlotMove, slots_count, unpack_slots
+from metad_wire.cluster import METADATA, ClusterMap, SlotMove, slots_count
 
 from .. import people
 from ..view import ClusterView, GroupView, NodeView
@@ -58,10 +58,7 @@ def explained(known: ClusterMap, cluster: ClusterView) -> list[Explained]:
     """Say of each group of the map why it is as it is."""
     nodes = {node.node: node for node in cluster.nodes}
     views = {group.name: group for group in cluster.groups}
-    owned: dict[GroupId, list[int]] = {}
-    for kind, packed in known.slots.items():
-        for slot, ordinal in enumerate(unpack_slots(packed)):
-            owned.setdefault(GroupId(kind, ordinal), []).append(slot)
+    owned = {group: slots for kind in known.slots for group, slots in known.holders(kind).items()}
     moves = [_move(known, views, move) for move in sorted(known.moves, key=lambda one: one.move)]
     found: list[Explained] = []
     for record in known.groups:

@@ -43,7 +43,7 @@ def add(verbs: Commands) -> None:
     keep = verbs.add("keep", "take back the end of a tenant whose grace is not over", _keep)
     keep.add_argument("tenant", metavar="TENANT")
     if find_spec("metad_backup") is not None:  # it comes with the server, and needs what that needs
-        importlib.import_module("metad_backup.tenants").add_tenants(verbs)
+        importlib.import_module("metad_backup.commands").add_tenants(verbs)
     endings = verbs.add("endings", "the tenants that are being ended, and how far that is", _endings)
     endings.add_argument("--tenant", metavar="T", help="only this one")
 

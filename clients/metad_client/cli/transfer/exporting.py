@@ -20,11 +20,11 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 import msgspec
 
-from metad_wire.cluster import METADATA, SLOTS, GroupId, unpack_slots
-from metad_wire.families import KNOWN
+from metad_wire.cluster import METADATA, SLOTS, GroupId
+from metad_wire.families import FAMILIES, KNOWN
 from metad_wire.table import ANY_KIND, Table
 from metad_wire.tables.declaration import DeclaredTable
-from metad_wire.tables.tenants import SCOPES
+from metad_wire.tables.tenants import is_scoped
 
 from ...client import Client
 from ...errors import DeadlineExceededError, InvalidRequestError
@@ -87,11 +87,6 @@ def tables(declared: Sequence[Table[Any]] = ()) -> dict[str, Exported]:
     return found
 
 
-def has_tenants(table: Table[Any]) -> bool:
-    """Say whether its records belong to tenants, or to namespaces."""
-    return bool(table.key) and table.key[0] in SCOPES
-
-
 class Export:
     """Writes a directory. It must not be there, or be empty. Raises InvalidRequestError."""
 
@@ -123,8 +118,8 @@ class Export:
     async def _run(self) -> Manifest:
         began_ms = time.time_ns() // 1_000_000
         declared = [one.table() async for one in self._m.tables.list()]
-        for table in (*(table for table in KNOWN.values() if hasattr(table, "header") and table.header), *declared):
-            self._shapes.add(table)  # type: ignore[arg-type]
+        for table in (*FAMILIES.values(), *declared):
+            self._shapes.add(table)
         known = tables(declared)
         chosen = self._chosen(known)
         reply = await self._m.cluster.map()
@@ -151,13 +146,13 @@ class Export:
         for name in self._wanted:
             if name not in there:
                 raise InvalidRequestError(f"there is no table {name!r}; there is {', '.join(sorted(there))}")
-            if self._tenant is not None and not (name in known and has_tenants(known[name].table)):
+            if self._tenant is not None and not (name in known and is_scoped(known[name].table)):
                 raise InvalidRequestError(f"records of {name} belong to no tenant")
         if self._wanted:
             return [*dict.fromkeys(self._wanted)]
         if self._tenant is None:
             return sorted(there)
-        return sorted(name for name, one in known.items() if has_tenants(one.table))
+        return sorted(name for name, one in known.items() if is_scoped(one.table))
 
     async def _list(self, name: str) -> None:
         with _private(self._directory / f"{name}.jsonl") as file:
@@ -181,23 +176,16 @@ class Export:
             routed = [one for one in some if one.table.routing]
             left, late_s = set(range(SLOTS)), time.monotonic() + _WAIT_S
             while routed and left:
-                for group, slots in (await self._holders(kind, left)).items():
-                    left -= await self._snapshot(group, routed, files, slots)
+                known = (await self._m.cluster.map()).map
+                for group, slots in ({} if known is None else known.holders(kind)).items():
+                    if wanted := left & {*slots}:
+                        left -= await self._snapshot(group, routed, files, wanted)
                 if left and time.monotonic() > late_s:
                     raise DeadlineExceededError(
                         f"{len(left)} slots of kind {kind} are on their way from group to group"
                     )
                 if left:
                     await asyncio.sleep(_RETRY_S)
-
-    async def _holders(self, kind: str, wanted: set[int]) -> dict[GroupId, set[int]]:
-        reply = await self._m.cluster.map()
-        found: dict[GroupId, set[int]] = {}
-        if reply.map is not None:
-            for slot, ordinal in enumerate(unpack_slots(reply.map.slots[kind])):
-                if slot in wanted:
-                    found.setdefault(GroupId(kind, ordinal), set()).add(slot)
-        return dict(sorted(found.items()))
 
     async def _snapshot(
         self, group: GroupId, some: list[Exported], files: dict[str, BinaryIO], slots: set[int] | None

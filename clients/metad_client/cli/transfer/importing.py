@@ -20,6 +20,7 @@ import msgspec
 from metad_wire.errors import InvalidItemError
 from metad_wire.messages import BATCH_ITEMS_MAX
 from metad_wire.program.documents import read_document
+from metad_wire.program.whole_file import write_whole
 from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.table import PlainTable
 
@@ -30,7 +31,7 @@ from ..printing import Printer, plain
 from ..tables.bounded import Progress
 from ..tables.declared import declaration_document, read_declaration
 from .exporting import FORMAT, MANIFEST, Export, Manifest
-from .kinds import NOT_IMPORTED, Job, Kind, kinds, table_of
+from .kinds import NOT_IMPORTED, Job, Kind, kinds
 
 _BATCH_BYTES: Final = 256 * 1024
 """Of lines: a batch of them is one request for each group."""
@@ -187,7 +188,7 @@ class Import:
                 await self._declare(wanted, note.done.setdefault("declaration", Done()))
             declared = [one.table() async for one in self._m.tables.list()]
             for name, kind in self._ordered(files, declared).items():
-                await self._file(job, name, kind, declared, files[name], note, path)
+                await self._file(job, kind, files[name], note, path)
         finally:
             await job.close()
         path.unlink(missing_ok=True)
@@ -239,25 +240,15 @@ class Import:
 
     # --- one file -------------------------------------------------------------------------------------------
 
-    async def _file(
-        self,
-        job: Job,
-        name: str,
-        kind: Kind,
-        declared: Sequence[PlainTable[Any]],
-        path: Path,
-        note: Note,
-        note_path: Path,
-    ) -> None:
-        size = _size_of(path)
+    async def _file(self, job: Job, kind: Kind, path: Path, note: Note, note_path: Path) -> None:
+        name, size = kind.name, _size_of(path)
         if note.sizes.get(name) != size:
             note.done[name], note.sizes[name] = Done(), size
         done = note.done[name]
-        others = kind.others(table_of(name, declared))
         with _Refused(self._directory, name, anew=not done.lines) as refused:
             async for some in _batches(path, done.lines):
                 results = await asyncio.gather(
-                    *(self._batch(job, kind, others, batch, refused) for batch in some), return_exceptions=True
+                    *(self._batch(job, kind, batch, refused) for batch in some), return_exceptions=True
                 )
                 for one in results:
                     if isinstance(one, BaseException):
@@ -266,15 +257,13 @@ class Import:
                     self._progress(sum(each.lines for each in note.done.values()))
                 if time.monotonic() - self._noted_s >= _NOTED_S:
                     refused.keep()
-                    _write_note(note_path, note)
+                    write_whole(note_path, msgspec.json.encode(note))
                     self._noted_s = time.monotonic()
-        _write_note(note_path, note)
+        write_whole(note_path, msgspec.json.encode(note))
 
-    async def _batch(
-        self, job: Job, kind: Kind, others: frozenset[str], documents: list[Any], refused: _Refused
-    ) -> Done:
+    async def _batch(self, job: Job, kind: Kind, documents: list[Any], refused: _Refused) -> Done:
         """Raises a MetadError that says nothing of one record: the import is to be gone on with later."""
-        done = Done(len(documents))
+        done, others = Done(len(documents)), kind.others
         lines: list[tuple[Any, Any]] = []
         """Each with its document."""
         for document in documents:
@@ -347,15 +336,6 @@ def _read_note(path: Path) -> Note:
         return Note(f"import-{secrets.token_hex(4)}")
     except msgspec.MsgspecError as error:
         raise InvalidRequestError(f"{path}: {error}: delete it to begin at the beginning") from None
-
-
-def _write_note(path: Path, note: Note) -> None:
-    new = path.with_name(f"{path.name}.new")
-    with new.open("wb") as file:
-        file.write(msgspec.json.encode(note))
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
 
 
 # --- the records of a file --------------------------------------------------------------------------------------------

@@ -14,14 +14,14 @@ import asyncio
 import time
 import typing
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from metad_wire import messages as m
-from metad_wire.families import FAMILIES
-from metad_wire.table import TABLES, Table
+from metad_wire.families import FAMILIES, KNOWN
+from metad_wire.table import Table
 from metad_wire.tables.access import PrincipalRoles, Role
 from metad_wire.tables.inflight import Inflight
 from metad_wire.tables.lease import LeaseGrantItem, LeaseKey, TtlMs
@@ -72,8 +72,16 @@ class Job:
             await self._life.end()
 
     def left_s(self, at_ms: int) -> int:
-        """How many whole seconds a deadline was away; below 1: it was over."""
-        return -(-(at_ms - self.exported_ms) // 1_000)
+        """How many seconds a deadline was away; below 1: it was over."""
+        return _whole_s(at_ms - self.exported_ms)
+
+    def is_over(self, at_ms: int) -> bool:
+        """Whether a deadline, if there is one, was over."""
+        return bool(at_ms) and self.left_s(at_ms) < 1
+
+
+def _whole_s(ms: int) -> int:
+    return -(-ms // 1_000)
 
 
 class Kind(NamedTuple):
@@ -90,10 +98,14 @@ class Kind(NamedTuple):
     """Write lines, each beside what was found."""
     over: Callable[[Job, Any], bool] = lambda job, line: False
     """Whether it would end at once."""
+    declared: Table[Any] | None = None
+    """The table, if a program has declared it."""
 
-    def others(self, table: Table[Any] | None) -> frozenset[str]:
+    @property
+    def others(self) -> frozenset[str]:
         """The fields that a line may have, and that say nothing of what is written."""
-        records = [] if table is None else [table.record, *(shown.record for shown in table.shows.values())]
+        table = self.declared or KNOWN[self.name.partition(".")[0]]
+        records = [table.record, *(shown.record for shown in table.shows.values())]
         structs = [typing.get_origin(one) or one for one in records]
         return frozenset({"slot", "revision"}.union(*(getattr(one, "__struct_fields__", ()) for one in structs)))
 
@@ -229,7 +241,7 @@ class SessionLine(msgspec.Struct, frozen=True):
 def _session_over(job: Job, line: SessionLine) -> bool:
     if line.connected:
         return line.expiry_interval_s == 0
-    return bool(line.expires_ms) and job.left_s(line.expires_ms) < 1
+    return job.is_over(line.expires_ms)
 
 
 def _session_same(line: SessionLine, stored: m.Session) -> bool:
@@ -244,7 +256,7 @@ def _session_same(line: SessionLine, stored: m.Session) -> bool:
 
 
 async def _session_found(job: Job, lines: list[SessionLine]) -> Sequence[m.Session | None]:
-    found = _read(await job.m.sessions.get_many([m.SessionKey(line.tenant, line.client_id) for line in lines]))
+    found = _read(await job.m.sessions.get_many(_sessions(lines)))
     # One that is connected to this very broker is half done.
     return [None if one is not None and one.connected and one.broker == job.name else one for one in found]
 
@@ -293,8 +305,7 @@ class WillLine(msgspec.Struct, frozen=True):
 
 async def _will_found(job: Job, lines: list[WillLine]) -> Sequence[Any]:
     """The wills that are due of these clients, or the session that one has."""
-    keys = [m.SessionKey(line.tenant, line.client_id) for line in lines]
-    sessions = _read(await job.m.sessions.get_many(keys))
+    sessions = _read(await job.m.sessions.get_many(_sessions(lines)))
     found: list[Any] = []
     for line, session in zip(lines, sessions, strict=True):
         wills = job.listed.setdefault("will", {})
@@ -342,7 +353,7 @@ async def _will_write(job: Job, lines: list[tuple[WillLine, Any]]) -> Errors:
 SubscriptionLine: Any = msgspec.defstruct(
     "SubscriptionLine",
     [
-        *((name, type_) for name, type_ in (("tenant", str), ("client_id", ClientId), ("filter", str))),
+        *(("tenant", str), ("client_id", ClientId), ("filter", str)),
         *((field.name, field.type, field.default) for field in msgspec.structs.fields(m.SubscriptionOptions)),
     ],
     frozen=True,
@@ -354,11 +365,27 @@ def _subscription(line: Any) -> Subscription:
     return Subscription(line.tenant, line.client_id, line.filter, options)
 
 
+def _sessions(lines: Iterable[Any]) -> list[m.SessionKey]:
+    """Of each line."""
+    return [m.SessionKey(line.tenant, line.client_id) for line in lines]
+
+
+async def _parts_found(
+    lines: list[Any], read: Callable[[list[m.SessionKey]], Awaitable[ReadResult[Any]]], name: str, value: str
+) -> Sequence[Any]:
+    """What belongs to sessions: of each line what there is of its name. Each session is read once."""
+    keys = [*dict.fromkeys(sessions := _sessions(lines))]
+    found = _read(await read(keys))
+    known = {
+        (key, getattr(one, name)): getattr(one, value)
+        for key, parts in zip(keys, found, strict=True)
+        for one in parts or ()
+    }
+    return [known.get((key, getattr(line, name))) for key, line in zip(sessions, lines, strict=True)]
+
+
 async def _subscription_found(job: Job, lines: list[Any]) -> Sequence[Any]:
-    keys = [*dict.fromkeys(m.SessionKey(line.tenant, line.client_id) for line in lines)]
-    found = _read(await job.m.subscriptions.get_many(keys))
-    known = {(key, one.filter): one.options for key, all_ in zip(keys, found, strict=True) for one in all_ or ()}
-    return [known.get((m.SessionKey(line.tenant, line.client_id), line.filter)) for line in lines]
+    return await _parts_found(lines, job.m.subscriptions.get_many, "filter", "options")
 
 
 async def _subscription_write(job: Job, lines: list[tuple[Any, Any]]) -> Errors:
@@ -371,7 +398,7 @@ async def _subscription_write(job: Job, lines: list[tuple[Any, Any]]) -> Errors:
     errors = dict(await add(items))
     again = [at for at, error in errors.items() if isinstance(error, FencedError)]
     if again:  # an attempt before this one has brought the sessions, in another life
-        await _adopt(job, [*dict.fromkeys(m.SessionKey(items[at].tenant, items[at].client_id) for at in again)])
+        await _adopt(job, [*dict.fromkeys(_sessions(items[at] for at in again))])
         later = await add([items[at] for at in again])
         for number, at in enumerate(again):
             del errors[at]
@@ -392,7 +419,7 @@ async def _adopt(job: Job, keys: list[m.SessionKey]) -> None:
         m.SessionDisconnectItem(
             one.tenant,
             one.client_id,
-            max(1, -(-(one.expires_ms - now_ms) // 1_000)) if one.expires_ms else m.NEVER_S,
+            max(1, _whole_s(one.expires_ms - now_ms)) if one.expires_ms else m.NEVER_S,
             not one.will_ms,
         )
         for one in mine
@@ -401,10 +428,7 @@ async def _adopt(job: Job, keys: list[m.SessionKey]) -> None:
 
 
 async def _inflight_found(job: Job, lines: list[Inflight]) -> Sequence[Any]:
-    keys = [*dict.fromkeys(m.SessionKey(line.tenant, line.client_id) for line in lines)]
-    found = _read(await job.m.inflight.get_many(keys))
-    known = {(key, one.name): one.value for key, all_ in zip(keys, found, strict=True) for one in all_ or ()}
-    return [known.get((m.SessionKey(line.tenant, line.client_id), line.name)) for line in lines]
+    return await _parts_found(lines, job.m.inflight.get_many, "name", "value")
 
 
 async def _inflight_write(job: Job, lines: list[tuple[Inflight, Any]]) -> Errors:
@@ -503,7 +527,8 @@ def _of_table(table: PlainTable[Any]) -> Kind:
         items = [m.TablePutItem(one, _version(old)) for one, old in lines]
         return (await job.m.table(table).put_many(items)).errors
 
-    return Kind(table.name, table.record, found, lambda one, stored: bool(one == stored.record), write)
+    same: Callable[[Any, Any], bool] = lambda one, stored: bool(one == stored.record)  # noqa: E731
+    return Kind(table.name, table.record, found, same, write, declared=table)
 
 
 def kinds(declared: Sequence[PlainTable[Any]]) -> dict[str, Kind]:
@@ -522,7 +547,7 @@ def kinds(declared: Sequence[PlainTable[Any]]) -> dict[str, Kind]:
             _retained_found,
             _fields_same("payload", "qos", "properties"),
             _retained_write,
-            lambda job, line: bool(line.expires_ms) and job.left_s(line.expires_ms) < 1,
+            lambda job, line: job.is_over(line.expires_ms),
         ),
         Kind("will", WillLine, _will_found, lambda line, stored: bool(line.will == stored), _will_write),
         Kind("session", SessionLine, _session_found, _session_same, _session_write, _session_over),
@@ -544,12 +569,6 @@ def kinds(declared: Sequence[PlainTable[Any]]) -> dict[str, Kind]:
         ),
     ]
     return {kind.name: kind for kind in found}
-
-
-def table_of(name: str, declared: Sequence[PlainTable[Any]]) -> Table[Any] | None:
-    """The table of a file, by its name."""
-    known = {table.name: table for table in (*TABLES.values(), *FAMILIES.values(), *declared)}
-    return known.get(name.partition(".")[0])
 
 
 def _fields_same(*names: str) -> Callable[[Any, Any], bool]:
