@@ -6,6 +6,7 @@ import base64
 import contextlib
 import importlib
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +27,7 @@ PAGE_CHARS = 80
 
 def plain(value: Any) -> Any:
     """A record as JSON values. Bytes are text if they are UTF-8; otherwise their key ends in ``_base64``,
-    and in a list they are an object of that."""
+    and in a list they are an object of that. Infinite numbers are text: ``inf``."""
     if isinstance(value, msgspec.Struct):
         return plain(msgspec.structs.asdict(value))
     if isinstance(value, dict):
@@ -36,7 +37,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         text = _text(value)
         return {"base64": base64.b64encode(value).decode()} if text is None else text
-    return value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _field(key: str, value: Any) -> tuple[str, Any]:

@@ -3,6 +3,7 @@ by the name of the field."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -27,6 +28,7 @@ class Odd(Message, frozen=True):
     named: dict[str, bytes] = {}  # noqa: RUF012
     deep: dict[str, list[bytes | None]] = {}  # noqa: RUF012
     number: U32 | None = 7
+    share: float = 0.5
 
 
 LINES = [*(kind.line for kind in kinds([]).values()), Session, Odd]
@@ -49,19 +51,26 @@ def test_names_that_look_encoded_are_names() -> None:
     assert read_document(msgspec.json.decode(msgspec.json.encode(plain(record))), Odd) == record
 
 
+@pytest.mark.parametrize("share", [math.inf, -math.inf, math.nan, 1e308])
+def test_a_number_that_json_has_not_is_kept(share: float) -> None:
+    document = msgspec.json.decode(msgspec.json.encode(plain(Odd("x", share=share))))
+    assert repr(read_document(document, Odd).share) == repr(share)
+
+
 @pytest.mark.parametrize(
     ("document", "said"),
     [
         ({}, "name is missing"),
         ({"name": None}, "name is missing"),
         ({"name": 1}, "name: Expected `str`, got `int`"),
-        ({"name": "a", "nom": 1}, "there is no field 'nom'; there is deep, many, name, named, number, one"),
+        ({"name": "a", "nom": 1}, "there is no field 'nom'; there is deep, many, name, named, number, one, share"),
         ({"name": "a", "one": 1}, "one: expected text, got int; bytes that are no text: NAME_base64"),
         ({"name": "a", "one_base64": "?"}, "one: "),
         ({"name": "a", "number": -1}, "number: Expected `int` >= 0"),
         ({"name": "a", "many": "text"}, "many: "),
         ({"name": "a", "many": [{"base": "x"}]}, "many: expected text, got dict"),
         ({"name": "a", "named": 3}, "named: "),
+        ({"name": "a", "share": "much"}, "share: Expected `float`, got `str`"),
     ],
 )
 def test_what_is_no_record_is_refused_by_its_field(document: dict[str, Any], said: str) -> None:

@@ -55,6 +55,7 @@ ALLOWED = {
     "metad/supervisor.py": "the supervisor's own scratch files: who cannot read them cannot start a process either",
     "wire/metad_wire/program/build.py": "of a checkout only, once, before anything is served",
     "wire/metad_wire/program/lines.py": IN_A_THREAD,
+    "wire/metad_wire/program/whole_file.py": IN_A_THREAD,
     "wire/metad_wire/transport/credentials.py": AT_THE_START,
     "wire/metad_wire/program/forks.py": "/dev/null, in a child that has just been forked",
     "wire/metad_wire/transport/quic/certificates.py": "by Watched, in a thread",

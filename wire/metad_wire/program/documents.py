@@ -1,7 +1,8 @@
 """A record as a document, the line of a file: the fields of its key, and those of its rows beside them.
 
 ``metadctl --json`` and ``metadctl export`` write records so. Bytes are text if they are UTF-8, and otherwise a field
-whose name ends in ``_base64``. A row of Parquet, whose bytes are bytes, is read in the same way.
+whose name ends in ``_base64``; an infinite number is text. A row of Parquet, whose bytes are bytes, is read in the same
+way.
 """
 
 from __future__ import annotations
@@ -89,6 +90,8 @@ def _bare(kind: inspect.Type) -> Callable[[Any], Any]:
     match kind:
         case inspect.BytesType():
             return _bytes
+        case inspect.FloatType():
+            return _float
         case inspect.StructType(cls=cls):
             return lambda value: _struct(value, cls)
         case inspect.ListType(item_type=item):
@@ -116,6 +119,11 @@ def _bytes(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise ValueError(f"expected text, got {type(value).__name__}; bytes that are no text: NAME_base64")
     return value
+
+
+def _float(value: Any) -> Any:
+    """JSON has no infinity and no NaN."""
+    return float(value) if value in ("inf", "-inf", "nan") else value
 
 
 def _struct(value: Any, cls: type[msgspec.Struct]) -> Any:
