@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .spawn import Shape
 
 Verb = Literal[
+    "session.create",
     "session.takeover",
     "session.update",
     "session.get",
@@ -230,6 +231,32 @@ class Hold(Options, frozen=True, kw_only=True):
     sessions: Annotated[int, "number of sessions to hold, as in 1e7"] = 10_000_000
     updates: Annotated[int, "items written per verb and size"] = 1_000_000
     value_bytes: Annotated[int, "payload of a session"] = 200
+
+
+class Cost(Options, frozen=True, kw_only=True):
+    ABOUT = "what each verb costs the nodes, by batch, stage and role, and by another version"
+    RUNS = "cost.command"
+
+    server_config: Config = None
+    nodes: Nodes = 3
+    groups: Groups = ""
+    against: Annotated[
+        str, "wheel of another release's server, with that of its SDK beside it, or a revision of git", "WHEEL|REV"
+    ] = ""
+    only: Annotated[str, "these loads", "NAME[,NAME]"] = ""
+    batches: Annotated[str, "these batches", "1000,100,10,joined,alone"] = ""
+    pairs: Pairs = 1
+    seconds: Annotated[float, "length of a window"] = 3.0
+    keys: Annotated[int, "sessions, and keys, of the loads"] = 100_000
+    no_stages: Annotated[bool, "not by stage and role"] = False
+    no_groups: Annotated[bool, "not with 12 and 48 groups"] = False
+    no_one_node: Annotated[bool, "not on one node"] = False
+
+    def checked(self) -> Cost:
+        """Raises UsageError."""
+        self._at_least_1("pairs", "keys", "nodes")
+        self._over_0("seconds")
+        return self
 
 
 class Move(Options, frozen=True, kw_only=True):
@@ -896,8 +923,25 @@ class Quic(Options, frozen=True, kw_only=True):
 
 
 _ALL = (
-    *(Load, Grpc, Compare, Crash, Drill, Hold, Move, Watch, Image, Sessions, Failover, LeaderKill, Upgrade, Overload),
     *(
+        Load,
+        Grpc,
+        Compare,
+        Crash,
+        Drill,
+        Hold,
+        Cost,
+        Move,
+        Watch,
+        Image,
+        Sessions,
+        Failover,
+        LeaderKill,
+        Upgrade,
+        Overload,
+    ),
+    *(
+        Overload,
         Outage,
         Topics,
         Assignment,

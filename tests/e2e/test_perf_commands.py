@@ -195,6 +195,21 @@ def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
     assert report["restart_killed_s"] > 0
 
 
+def test_cost_is_of_each_load_batch_stage_and_role(tmp_path: Path) -> None:
+    size = ("--seconds", 0.3, "--keys", 2_000, "--only", "create,commit", "--batches", "1000,joined", "--no-groups")
+    report = report_of(tmp_path, "cost", *size)
+    assert report["core_us"] > 0
+    for name in ("create", "commit"):
+        for batch in ("1000", "joined"):
+            assert report[name][batch] > 0
+            assert report["client"][name][batch] > 0
+            stages = report["stages"][name][batch]
+            assert sum(one["leader"] for one in stages.values()) > 0
+            assert sum(one["follower"] for one in stages.values()) > 0
+        assert report["one_node"][name] > 0
+    assert report["against"] == {}
+
+
 def test_sessions_that_begin_and_end_one_by_one_are_all_ended(tmp_path: Path) -> None:
     report = report_of(tmp_path, "sessions", "--mode", "create-close", "--rates", "50,100", "--seconds", 1)
     assert (report["wrong"], report["errors"], report["problems"]) == (0, 0, [])

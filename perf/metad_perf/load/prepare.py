@@ -23,7 +23,7 @@ Batch = TypeVar("Batch")
 
 def records_needed(verb: str) -> bool:
     """Whether the verb needs existing records."""
-    return verb.startswith("session.") or verb.endswith(".get")
+    return (verb.startswith("session.") and verb != "session.create") or verb.endswith(".get")
 
 
 async def prepare(client: Client, settings: Settings, progress: Callable[[int], None]) -> None:

@@ -31,7 +31,7 @@ from ..errors import PerfError
 from ..report.histogram import Latencies
 from ..target import open_client
 from .loop import Budget, Source, Tally, drive
-from .workload import ABSENT, BROKER, DIFFERENT, VERBS, Item, Settings, opened
+from .workload import ABSENT, BROKER, DIFFERENT, PRESENT, VERBS, Item, Settings, opened
 
 Send = Callable[[Any, Settings, Any], Awaitable[str | None]]
 """Sends one item by what the workload is made with (:func:`.opened`); returns the name of the error in the reply.
@@ -62,6 +62,14 @@ async def _takeover(client: Client, settings: Settings, batch: Any) -> str | Non
         broker, settings.epoch, item.tenant, item.client_id, restore=settings.restore
     )
     return ABSENT if taken.previous is None or (settings.restore and taken.properties is None) else None
+
+
+async def _create(client: Client, settings: Settings, batch: Any) -> str | None:
+    (item,) = batch
+    taken = await client.sessions.takeover(
+        BROKER, settings.epoch, item.tenant, item.client_id, clean_start=True, properties=item.properties
+    )
+    return None if taken.previous is None else PRESENT
 
 
 async def _update(client: Client, settings: Settings, batch: Any) -> str | None:
@@ -113,6 +121,7 @@ async def _get_record(records: Records[Item], settings: Settings, batch: Any) ->
 
 
 SENDS: dict[str, Send] = {
+    "session.create": _create,
     "session.takeover": _takeover,
     "session.update": _update,
     "session.get": _get_session,

@@ -27,6 +27,7 @@ KV_NAMESPACES = 64  # a namespace lives in one group; these spread over all grou
 PARTITIONS = 64  # of the topic that a consumer group reads
 EXPIRY_INTERVAL_S = 3_600
 ABSENT = "absent"  # the reply lacks a record that must exist
+PRESENT = "present"  # a record was there that must not
 DIFFERENT = "different"  # the reply differs from the stored record
 
 
@@ -109,6 +110,32 @@ class SessionTakeover:
         if settings.restore:
             absent = max(absent, result.restored.count(None))
         return failures(result) or [ABSENT] * absent
+
+
+class SessionCreate:
+    """session.takeover of sessions that nobody has yet, with their properties: names that no other process or run uses,
+    for the epoch is in them."""
+
+    def __init__(self, client: Client, settings: Settings) -> None:
+        self._client, self._settings = client, settings
+        self._values = Values(random.Random(f"{settings.seed}/{settings.share}"), settings.value_bytes)
+        self._format = f"{settings.epoch:x}-{settings.share:x}-%07d"
+        self._next = 0
+
+    def batch(self) -> list[m.SessionTakeoverItem]:
+        """The next names."""
+        count, tenant, format_, begin = self._settings.batch, self._settings.tenant, self._format, self._next
+        item, properties = m.SessionTakeoverItem, m.SessionProperties
+        self._next = begin + count
+        return [
+            item(tenant, format_ % (begin + at), True, properties(EXPIRY_INTERVAL_S, value))
+            for at, value in enumerate(self._values.pick(count))
+        ]
+
+    async def send(self, batch: list[m.SessionTakeoverItem]) -> Sequence[str]:
+        """An item whose session was there has failed too."""
+        result = await self._client.sessions.takeover_many(BROKER, self._settings.epoch, batch)
+        return failures(result) or [PRESENT] * (len(batch) - result.previous_index.count(-1))
 
 
 class SessionGet:
@@ -251,6 +278,7 @@ class TableGet(KvGet):
 
 
 VERBS: dict[str, Callable[[Any, Settings], Workload]] = {
+    "session.create": SessionCreate,
     "session.takeover": SessionTakeover,
     "session.update": SessionUpdate,
     "session.get": SessionGet,
