@@ -603,10 +603,11 @@ async def search(
 # --- the cost, and the end of a right --------------------------------------------------------------------------------
 
 _SPACES: Final = [f"n{n}" for n in range(6)]
-_LOADS: Final = (
-    Load(verb="session.takeover", batch=1_000, in_flight=4),
-    Load(verb="kv.put", batch=1, in_flight=128, singles=True),
-)
+_LOADS: Final = {
+    "session.takeover": Load(verb="session.takeover", batch=1_000, in_flight=4),
+    "restoring": Load(verb="session.takeover", batch=1_000, in_flight=4, restore=True),
+    "kv.put": Load(verb="kv.put", batch=1, in_flight=128, singles=True),
+}
 _GONE_S: Final = 20.0
 
 
@@ -687,7 +688,7 @@ async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
     costs: dict[str, list[tuple[float, float]]] = {}
     count, seconds = _MORE * options.pairs, options.seconds / 2
     with output.progress("windows of load", 2 * count * len(_LOADS)) as progress:
-        for number, load in product(range(count), _LOADS):
+        for number, (name, load) in product(range(count), _LOADS.items()):
             rates, cost_s = {}, {}
             for side in (0, 1) if number % 2 else (1, 0):
                 epoch, members = epoch_now(), (on, off)[side].members.all
@@ -695,12 +696,12 @@ async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
                 used_s = sum(cpu_s(members).values())
                 made = await window(targets[side], replace(load, keys=options.keys), seconds, epoch)
                 if made.errors:
-                    on.problems.append(f"{load.verb}: {made.errors}")
+                    on.problems.append(f"{name}: {made.errors}")
                 rates[side] = made.items_per_s()
                 cost_s[side] = (sum(cpu_s(members).values()) - used_s) / max(rates[side], 1.0)
                 progress(1)
-            pairs.setdefault(load.verb, []).append((rates[0], rates[1]))
-            costs.setdefault(load.verb, []).append((cost_s[0], cost_s[1]))
+            pairs.setdefault(name, []).append((rates[0], rates[1]))
+            costs.setdefault(name, []).append((cost_s[0], cost_s[1]))
     ratios = {verb: output.median_ratio(each) for verb, each in pairs.items()}
     per_s = {verb: [statistics.median(side) for side in zip(*each, strict=True)] for verb, each in pairs.items()}
     return {

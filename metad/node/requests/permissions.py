@@ -579,11 +579,13 @@ class Permissions:
         elif method is RETAINED_MATCH:
             yield _of_filter(body)
         elif method is SESSION_TAKEOVER:
-            if body.restore_parts:
-                for item in {(item.tenant, item.client_id) for item in body.items}:
-                    yield from (Need("read", part, *item) for part in ("subscription", "inflight"))
-            if body.restore:
-                yield from (Need("read", name, item.tenant, item.client_id) for item in body.items)
+            shown = ([name] if body.restore else []) + (["subscription", "inflight"] if body.restore_parts else [])
+            if shown:
+                tenants = {item.tenant for item in body.items}
+                for table in shown:
+                    if not self._all_of(rights, "read", table, tenants):
+                        for item in body.items:
+                            yield Need("read", table, item.tenant, item.client_id)
         elif method is LEASE_KEYS:
             yield Need("read", "kv", body.namespace)
             yield _of_body(right, name, method.table.key, body)
@@ -651,9 +653,13 @@ class Permissions:
         """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once
         for each batch."""
         part, first = _part_of(method), method.table.key[0]
-        prefixes = rights.scopes(right_of(method), _table_of(method), self._is_scoped).prefixes
         scopes = {*map(attrgetter(f"{part}.{first}" if part else first), items)}
-        return all("" in prefixes(_text(scope)) for scope in scopes)
+        return self._all_of(rights, right_of(method), _table_of(method), map(_text, scopes))
+
+    def _all_of(self, rights: Rights, right: str, table: str, scopes: Iterable[str]) -> bool:
+        """Whether these tenants or namespaces are allowed, whatever else the keys are."""
+        prefixes = rights.scopes(right, table, self._is_scoped).prefixes
+        return all("" in prefixes(scope) for scope in scopes)
 
     def scopes(self, method: Method[Any, Any], body: Any) -> list[str]:
         """The tenant or namespace of each item, or of a body without items; none where records have none, or all are
