@@ -91,8 +91,10 @@ class _Nodes:
     def window(self, load: Load, begun: Callable[[], None] | None = None) -> _Window:
         """One window; its records are created first. ``begun`` is called as it begins."""
         load = replace(load, keys=max(self._keys, load.batch)).checked()
+        self._epoch = max(self._epoch + 1, epoch_now())
         kind = load.verb.partition(".")[0]
-        if records_needed(load.verb) and kind not in self._created:
+        # Only the owner updates a session, in the life that took it over.
+        if load.verb == "session.update" or (records_needed(load.verb) and kind not in self._created):
             create(self.target, load, self._epoch)
             self._created.add(kind)
         self._quiet()
@@ -103,7 +105,6 @@ class _Nodes:
             if begun is not None:
                 begun()
 
-        self._epoch = max(self._epoch + 1, epoch_now())
         result: Result = run_fleet(
             plans(self.target, load, self._epoch, seconds=self._seconds),
             on_begin=begin,
