@@ -26,7 +26,7 @@ from metad_wire.messages import BROKER_BYTES_MAX
 from metad_wire.methods import Body, For, Method
 from metad_wire.refused import Refused, without
 from metad_wire.table import ROWS, Keyed, Table
-from metad_wire.text.fields import check_of
+from metad_wire.text.fields import check_of, column_check_of
 
 from ...storage.engine import Engine
 from ...storage.keys import after_prefix, table_prefix
@@ -276,7 +276,7 @@ class Verb(Generic[_Body, _Reply]):
             rows = (self._item_rows if self._has_items else self._slot_row) if method in table.routed else _no_rows
         self.rows: Callable[[_Body], Rows] = rows
         by_clients = method.whose is not For.NODES
-        self._check = check_of(method.item) if by_clients else None
+        self._check = column_check_of(method.item) if by_clients else None
         self._check_body = check_of(method.body, left_out=("items", "after")) if by_clients else None
         self._operations = operations
         self.evaluate = evaluate
@@ -347,7 +347,7 @@ class Verb(Generic[_Body, _Reply]):
         faults: dict[int, str | None] = {}
         table = self.table
         if self._check is not None and self._has_items:
-            faults = dict(enumerate(map(self._check, body.items)))
+            faults.update(self._check(body.items))
         if self._operations is not None or max(map(len, rows.keys), default=0) > m.KEY_BYTES_MAX:
             for position, item in enumerate(body.items):
                 faults[position] = faults.get(position) or table.key_fault(item)

@@ -90,6 +90,8 @@ class _Present(msgspec.Struct, frozen=True):
 def _present(rows: Rows, previous: Sequence[int]) -> _Present:
     if -1 not in previous and not any(map(_clean_start, rows.items)):  # as nearly always in a storm
         return _Present([True] * len(rows), rows.keys)
+    if previous.count(-1) == len(previous):  # all begin
+        return _Present([False] * len(rows), ())
     are = [number >= 0 and not item.clean_start for number, item in zip(previous, rows.items, strict=True)]
     return _Present(are, [session for session, is_present in zip(rows.keys, are, strict=True) if is_present])
 
@@ -283,6 +285,8 @@ class _Takeover:
         will of a session that ends is due, and so is one whose time has come; but not if an order to end its tenant
         drops it. No other will is published. Returns whether sessions have ended."""
         view, rows, judged = self._view, self._rows, self._judged
+        if all(one.owner is None for one in judged.values()):
+            return False
         deadlines = view.writes_of(DUE)
         ended: dict[bytes, None] = {}
         wills: list[tuple[m.SessionTakeoverItem, bytes]] = []
@@ -313,6 +317,11 @@ class _Takeover:
             restored = present.column(kept_properties(view, present.sessions, counts, bytes_max))
         if len(present.sessions) < len(rows) or any(map(_given, rows.items)):
             prefix, writes = keys.table_prefix(view.group, _PROPERTIES), view.writes_of(_PROPERTIES)
+            if not present.sessions:
+                stored = map(_given, rows.items)
+                values = [_DEFAULT_PROPERTIES if one is None else encode(one) for one in stored]
+                writes.update(zip(map(prefix.__add__, rows.keys), values, strict=True))
+                return restored
             given: dict[bytes, bytes] = {}
             for (position, item, session), is_present in zip(rows, present.are, strict=True):
                 key = prefix + session

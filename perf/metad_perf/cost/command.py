@@ -236,7 +236,7 @@ def _costs(options: Cost, names: list[str], sizes: list[str], problems: list[str
         ratios = [output.ratio(now.cpu_us, then.cpu_us) for now, then in windows_of if then is not None]
         if ratios:
             against[name][size] = {"ratio": statistics.median(ratios), "min": min(ratios), "max": max(ratios)}
-    return found | {"against": against if options.against else {}}
+    return found | {"against": against if options.against else {}, "against_version": options.against}
 
 
 def _many_groups(options: Cost, problems: list[str]) -> dict[str, Any]:

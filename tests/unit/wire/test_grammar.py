@@ -9,12 +9,15 @@ from typing import Annotated, Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_strategies import values_of
 
 from metad_wire import messages as m
 from metad_wire.methods import METHODS, RETAINED_GET, For
 from metad_wire.tables import subscription as s
 from metad_wire.tables.retained import RetainedKey, RetainedMatch, RetainedPutItem
-from metad_wire.text.fields import Grammar, check_of
+from metad_wire.text.fields import Grammar, check_of, column_check_of
 
 NAMES = ("topic", "filter", "client_id")
 
@@ -96,6 +99,20 @@ def test_what_is_right_is_right() -> None:
         check = check_of(type(value))
         assert check is not None
         assert check(value) is None
+
+
+ITEMS = [method.item for method in METHODS.values() if method.item is not None and check_of(method.item) is not None]
+
+
+@given(
+    st.sampled_from(ITEMS).flatmap(lambda item: st.lists(values_of(item, st.sampled_from(["t", "a/#", "#", "x\0"]))))
+)
+def test_many_are_checked_as_each_is(items: list[Any]) -> None:
+    if items:
+        check, of_many = check_of(type(items[0])), column_check_of(type(items[0]))
+        assert check is not None
+        assert of_many is not None
+        assert of_many(items) == {at: why for at, item in enumerate(items) if (why := check(item)) is not None}
 
 
 def test_verbs_without_such_texts_pay_nothing() -> None:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -102,6 +103,45 @@ def check_of(kind: Any, *, left_out: tuple[str, ...] = ()) -> Check | None:
         found = [(one.name, check_of(one.type)) for one in msgspec.structs.fields(kind) if one.name not in left_out]
         return _of_fields([(name, check) for name, check in found if check is not None])
     return None
+
+
+ColumnCheck = Callable[[Sequence[Any]], dict[int, str]]
+"""What is wrong with values, by position."""
+
+
+@functools.cache
+def column_check_of(kind: Any) -> ColumnCheck | None:
+    """:func:`check_of` for many values at once: a call for each field, and none for those that are None."""
+    check = check_of(kind)
+    if check is None:
+        return None
+    if get_origin(kind) in (Union, types.UnionType):
+        (inner,) = {column_check_of(each) for each in get_args(kind)} - {None}
+        assert inner is not None
+        return _of_those_given(inner)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        found = [(one.name, column_check_of(one.type)) for one in msgspec.structs.fields(kind)]
+        return _of_columns([(name, attrgetter(name), one) for name, one in found if one is not None])
+    return lambda values: {at: why for at, value in enumerate(values) if (why := check(value)) is not None}
+
+
+def _of_those_given(check: ColumnCheck) -> ColumnCheck:
+    def check_given(values: Sequence[Any]) -> dict[int, str]:
+        given = [at for at, value in enumerate(values) if value is not None]
+        return {given[at]: why for at, why in check([values[at] for at in given]).items()} if given else {}
+
+    return check_given
+
+
+def _of_columns(checks: list[tuple[str, Callable[[Any], Any], ColumnCheck]]) -> ColumnCheck:
+    def check_columns(messages: Sequence[Any]) -> dict[int, str]:
+        faults: dict[int, str] = {}
+        for name, value_of, check in checks:
+            for at, why in check(list(map(value_of, messages))).items():
+                faults.setdefault(at, f"{name}: {why}")
+        return faults
+
+    return check_columns
 
 
 def _of_list(check: Check | None) -> Check | None:
