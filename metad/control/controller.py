@@ -43,7 +43,7 @@ from metad_wire.methods import (
     encode,
 )
 from metad_wire.policy.returns import ReturnBudget
-from metad_wire.tables.feature import REMOVED_GROUPS, FeatureRecord
+from metad_wire.tables.feature import LEADER_REGIONS, REMOVED_GROUPS, FeatureRecord
 from metad_wire.tables.tenants import QuotaCounts
 
 from .. import log_events
@@ -313,9 +313,10 @@ class Controller:
             with contextlib.suppress(ChangeRefusedError):  # not yet; another may be possible
                 make[kind](member)
                 return
-        to = upkeep.successor(record, group.configuration, group.lag(record.preferred), self._seen, now_s)
-        if to is not None and to not in group.short_of_room() and to not in replica.doubted:
-            group.transfer(to)
+        for to in upkeep.successors(record, self._map(), group.configuration, group.lag, self._seen, now_s):
+            if to not in group.short_of_room() and to not in replica.doubted:
+                group.transfer(to)
+                return
 
     def _retire(self, record: GroupRecord) -> None:
         """Close a replica that should not be here any more, once a leader of the group says that this node is out of
@@ -391,8 +392,11 @@ class Controller:
                 self._grant(decisions.add_group(current, kind, replicas, lost), done)
             case c.Rebalance(wanted):
                 self._grant(decisions.rebalance(current, wanted or replicas, lost, wanted or current.replicas), done)
-            case c.Transfer():
+            case c.Transfer(region=None):
                 self._grant(decisions.transfer(current, body), done)
+            case c.Transfer():
+                self._require(LEADER_REGIONS, "no group can prefer a region")
+                self._grant(decisions.prefer(current, body), done)
             case c.Drain(node_id, undo):
                 decided = decisions.undrain(current, node_id) if undo else decisions.drain(current, node_id, lost)
                 self._grant(decided, done)
@@ -438,14 +442,17 @@ class Controller:
 
         self._ask_all_leaders(answered)
 
+    def _require(self, feature: str, refused: str) -> None:
+        """Raise ConflictError if a feature is not on, without which the map cannot say what is asked."""
+        if feature not in self._host.features.on:
+            raise ConflictError(
+                f"{refused} before the feature {feature} is on, which is for ever: metadctl features allow {feature}"
+            )
+
     def _remove(self, name: str, done: Done) -> None:
         """Remove a group, once its leader has dropped what rows of slots that are not its own it may have had."""
         group = decisions.check_removable(self._map(), name)
-        if REMOVED_GROUPS not in self._host.features.on:
-            raise ConflictError(
-                f"no group can be removed before the feature {REMOVED_GROUPS} is on, which is for ever: "
-                f"metadctl features allow {REMOVED_GROUPS}"
-            )
+        self._require(REMOVED_GROUPS, "no group can be removed")
         reports: list[m.GroupStatus] = []
 
         def swept(result: bytes | MetadError | None) -> None:

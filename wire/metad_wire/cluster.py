@@ -159,6 +159,8 @@ class GroupRecord(Message, frozen=True):
     """Ids of the nodes that should follow it without a vote."""
     initial_slots: bytes = b""
     """Bit map of the slots it was created with; not kept up to date."""
+    region: str = ""
+    """Region whose nodes should lead it whenever one of them can; empty: those of any region."""
 
     @property
     def group_id(self) -> GroupId:
@@ -617,12 +619,19 @@ class Transfer(Message, frozen=True):
     """Makes a node the preferred leader of a group. The leader of ``metadata-0`` writes the preference into the map,
     and ``Done`` is the answer to that alone. The group's leader hands over later, once the preferred node is
     reachable and has caught up, and whenever the group is led by another node after that. ``not_found`` if there is
-    no such group, ``invalid_request`` if ``to`` is not among the group's ``replicas`` in the map."""
+    no such group, ``invalid_request`` if ``to`` is not among the group's ``replicas`` in the map, ``conflict`` if the
+    group prefers a region in which ``to`` is not.
+
+    With ``region`` it says instead in which region the group should be led, until that is taken back. While no voter
+    there can lead, others do. ``invalid_request`` if no node is in that region; ``conflict`` if the feature
+    ``leader-regions`` is not on."""
 
     group: str
     """Name of the group, as in ``data-0``."""
     to: str
-    """Id of the node that should lead."""
+    """Id of the node that should lead; empty with ``region``."""
+    region: str | None = None
+    """Region whose nodes should lead; empty: those of any region. Nil: this is about ``to``."""
 
 
 class AddGroup(Message, frozen=True):

@@ -260,6 +260,7 @@ class Cluster(Twin):
     settings = Call(cluster.Cluster.settings)
     set = Call(cluster.Cluster.set)
     transfer = Call(cluster.Cluster.transfer)
+    prefer = Call(cluster.Cluster.prefer)
     join = Call(cluster.Cluster.join)
     leave = Call(cluster.Cluster.leave)
     add_group = Call(cluster.Cluster.add_group)

@@ -151,6 +151,12 @@ def add(commands: Commands) -> None:
     merge.add_argument("--into", required=True, metavar="GROUP", help="the group that gets them")
     remove = verbs.add("remove", "remove a group that has no slots, for ever", _remove)
     remove.add_argument("group", metavar="GROUP")
+    prefer = verbs.add("prefer", "have a group be led in a region whenever it can be", _prefer)
+    prefer.add_argument("group", metavar="GROUP")
+    where = prefer.add_mutually_exclusive_group(required=True)
+    where.add_argument("--region", type=_region, metavar="R", help="the region whose nodes should lead it")
+    where.add_argument("--none", dest="region", action="store_const", const="", help="nodes of any region may lead it")
+    add_wait(prefer, "it is led there")
     for parser in (move, split, merge):
         add_wait(parser, "it is where it is to go")
     add_wait(remove, "no node has a replica of it")
@@ -168,6 +174,12 @@ def _slots(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(f"no range of slots from 0 to {SLOTS - 1}: {part}")
         found += range(begin, end + 1)
     return found
+
+
+def _region(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("a region has a name; --none takes the preference back")
+    return text
 
 
 def _check_move(a: Arguments) -> None:
@@ -247,6 +259,21 @@ async def _moved(m: Client, a: Arguments, printer: Printer, done: Done) -> None:
 
     if a.wait:
         await wait_until(m, a, done.version, under_way)
+    printer.one(done)
+
+
+async def _prefer(m: Client, a: Arguments, printer: Printer) -> None:
+    done = await m.cluster.prefer(a.group, a.region)
+
+    def elsewhere(current: ClusterMap, cluster: ClusterView) -> str:
+        one = next((one for one in explained(current, cluster) if one.group == a.group), None)
+        if one is None:
+            return f"{a.group} is gone"
+        at = next((row["region"] for row in one.replicas if row["node"] == one.leader), None)
+        return "" if a.region in ("", at) else one.why
+
+    if a.wait:
+        await wait_until(m, a, done.version, elsewhere)
     printer.one(done)
 
 

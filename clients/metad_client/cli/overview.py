@@ -26,7 +26,8 @@ def groups(cluster: ClusterView) -> list[Row]:
 
 def _group(group: GroupView) -> Row:
     status = group.status
-    row: Row = {"group": group.name, "leader": group.leader or None}
+    region = group.record.region if group.record is not None else ""
+    row: Row = {"group": group.name, "leader": group.leader or None, "preferred_region": region or None}
     if status is None:
         return row
     return row | {
@@ -342,11 +343,14 @@ def _lane(lane: str, admitted: int, refused: int) -> str:
 
 
 def group_table(cluster: ClusterView) -> list[Row]:
-    """A row for each group. The lag is that of the follower that lacks most."""
+    """A row for each group. The lag is that of the follower that lacks most. Regions are there if a group prefers
+    one."""
+    prefers = any(group.record is not None and group.record.region for group in cluster.groups)
     return [
         {
             "group": group.name,
             "leader": group.leader or None,
+            **({"prefers": group.record.region if group.record is not None else None} if prefers else {}),
             "replicas": group.voters,
             "learners": group.status.learners if group.status is not None else [],
             "lag": max((group.lag_entries(one) for one in group.followers), default=None),

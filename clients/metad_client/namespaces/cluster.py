@@ -137,6 +137,13 @@ class Cluster(Facade):
             raise NotFoundError(f"there is no group {group}")
         return await self._requests.one(methods.CLUSTER_TRANSFER, c.Transfer(group, to), deadline_s)
 
+    async def prefer(self, group: str, region: str, *, deadline_s: float | None = None) -> c.Done:
+        """Have a group be led by a voter in a region whenever one can; with an empty region, by those of any. This
+        lasts until it is taken back, and needs the feature ``leader-regions``. Raises NotFoundError,
+        InvalidRequestError, ConflictError."""
+        body = c.Transfer(group, "", region)
+        return await self._requests.one(methods.CLUSTER_TRANSFER, body, deadline_s)
+
     async def join(self, node: c.NodeRecord, *, deadline_s: float | None = None) -> c.Done:
         """Add a node. A node with ``[cluster] join`` set does this by itself. Raises ConflictError."""
         return await self._requests.one(methods.CLUSTER_JOIN, c.Join(node), deadline_s)

@@ -43,7 +43,7 @@ from ...config import REPLICAS_MAX, Config
 from ...errors import LOST_DISK
 from ...raft.messages import Configuration
 from .bounds import GROUPS_MAX, ORDINALS_MAX, check_size
-from .placement import Regions, balanced_leaders, metadata_replicas, returned_leaders, spread
+from .placement import Regions, able_leaders, balanced_leaders, in_region, metadata_replicas, returned_leaders, spread
 from .seen import Reach
 
 
@@ -158,9 +158,9 @@ def add_group(current: ClusterMap, kind: str, replicas: int, lost: Collection[st
 
 
 def _with_another(
-    current: ClusterMap, kind: str, replicas: int, lost: Collection[str]
+    current: ClusterMap, kind: str, replicas: int, lost: Collection[str], region: str = ""
 ) -> tuple[GroupId, list[GroupRecord]]:
-    """The id of a group of this kind that is added, and all groups with it."""
+    """The id of a group of this kind that is added, and all groups with it. It prefers leaders of this region."""
     if kind not in GROUP_KINDS:
         raise InvalidRequestError(f"groups of kind {kind!r} cannot be added")
     if sum(group.kind == kind for group in current.groups) >= GROUPS_MAX:
@@ -169,7 +169,7 @@ def _with_another(
     if added.ordinal > ORDINALS_MAX:
         raise InvalidRequestError(f"there were {ORDINALS_MAX + 1} groups of kind {kind!r}, and no name is used twice")
     on = spread(staying(current.nodes), replicas, current.groups, (), lost, regions_of(current.nodes))
-    groups = [*current.groups, GroupRecord(*added, on, on)]
+    groups = [*current.groups, GroupRecord(*added, on, on, region=region)]
     return added, balanced_leaders(groups, leading(current.nodes), regions_of(current.nodes))
 
 
@@ -221,15 +221,42 @@ def moved(current: ClusterMap, number: int) -> Decision:
 
 def transfer(current: ClusterMap, wish: Transfer) -> Decision:
     """Note who should lead a group. Its leader hands over when it sees that."""
-    record = current.group(GroupId.parse(wish.group))
-    if record is None:
-        raise NotFoundError(f"there is no group {wish.group!r}")
+    record = _named(current, wish.group)
     if wish.to not in record.replicas:
         raise InvalidRequestError(f"{wish.to!r} is not one of {wish.group}'s voters: {', '.join(record.replicas)}")
     if (node := current.node(wish.to)) is not None and node.drained:
         raise ConflictError(f"{wish.to} is drained, and leads nothing until: metadctl node undrain {wish.to}")
+    regions = regions_of(current.nodes)
+    if not in_region(record, wish.to, regions):
+        raise ConflictError(
+            f"{wish.group} prefers leaders in {record.region}, and {wish.to} is not there: name a voter that is, or "
+            f"first: metadctl groups prefer {wish.group} --none"
+        )
     groups = [msgspec.structs.replace(g, preferred=wish.to) if g is record else g for g in current.groups]
     return changed(current, f"{wish.to} is now the preferred leader of {wish.group}", groups=groups)
+
+
+def prefer(current: ClusterMap, wish: Transfer) -> Decision:
+    """Note in which region a group should be led, if in any. Its leader hands over when it sees that."""
+    name, region = wish.group, wish.region or ""
+    record, regions = _named(current, name), regions_of(current.nodes)
+    if wish.to:
+        raise InvalidRequestError(f"{name} is to prefer either a node or a region, not both")
+    if region not in ("", *regions.values()):
+        there = ", ".join(sorted({*regions.values()} - {""})) or "none"
+        raise InvalidRequestError(f"no node is in region {region[:256]!r}; regions of nodes: {there}")
+    if region == record.region:
+        return Decision(None, f"{name} prefers {region or 'no region'} already")
+    record = msgspec.structs.replace(record, region=region)
+    able = able_leaders(record, leading(current.nodes), regions)
+    if record.preferred not in able:
+        led = Counter(group.preferred for group in current.groups)
+        record = msgspec.structs.replace(record, preferred=min(able, key=lambda node: (led[node], node), default=""))
+    text = f"{name} is to be led in {region}" if region else f"{name} may be led in any region"
+    if not any(in_region(record, node, regions) for node in record.replicas):
+        text += f", where it has no replica: others lead it until it has (metadctl groups move {name} --from N --to N)"
+    groups = [record if group.group_id == record.group_id else group for group in current.groups]
+    return changed(current, text, groups=groups)
 
 
 def drain(current: ClusterMap, node_id: str, lost: Collection[str]) -> Decision:
@@ -265,7 +292,7 @@ def undrain(current: ClusterMap, node_id: str) -> Decision:
         return Decision(None, f"{node_id} is not drained")
     nodes = [msgspec.structs.replace(node, drained=False) if node is record else node for node in current.nodes]
     groups = balanced_leaders(current.groups, leading(nodes), regions_of(nodes))
-    groups = returned_leaders(groups, node_id, leading(nodes))
+    groups = returned_leaders(groups, node_id, leading(nodes), regions_of(nodes))
     count = sum(group.preferred == node_id for group in groups)
     return changed(current, f"{node_id} may lead again: {count} groups prefer it", nodes=nodes, groups=groups)
 
@@ -302,8 +329,8 @@ def move_slots(current: ClusterMap, wish: MoveSlots, replicas: int, lost: Collec
         raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
     moving = _slots_to_move(current, wish, kind, source)
     groups: Sequence[GroupRecord] = current.groups
-    if target is None:
-        target, groups = _with_another(current, kind, replicas, lost)
+    if target is None:  # its records stay in the region in which they are led
+        target, groups = _with_another(current, kind, replicas, lost, _named(current, wish.group).region)
     moves: list[SlotMove] = []
     number = (current.version + 1) * MOVES_OF_A_MAP
     for ordinal in sorted({*moving} - {target.ordinal}):
@@ -355,12 +382,12 @@ def move_replica(current: ClusterMap, wish: MoveReplica, lost: Collection[str]) 
     others = [node for node in record.replicas if node != wish.source]
     if wish.target == wish.source or any(machine_of(node) == machine_of(wish.target) for node in others):
         raise InvalidRequestError(f"{wish.target} or its machine has a replica of {wish.group} already")
-    preferred = record.preferred
-    if preferred == wish.source:
+    record = msgspec.structs.replace(record, replicas=sorted([*others, wish.target]))
+    able = able_leaders(record, leading(current.nodes), regions_of(current.nodes))
+    if record.preferred not in able:
         led = Counter(group.preferred for group in current.groups)
-        able = [node for node in others if node in leading(current.nodes)] if target.drained else [wish.target]
-        preferred = min(able, key=lambda node: (led[node], node), default="")
-    record = msgspec.structs.replace(record, replicas=sorted([*others, wish.target]), preferred=preferred)
+        preferred = min(able, key=lambda node: (node != wish.target, led[node], node), default="")
+        record = msgspec.structs.replace(record, preferred=preferred)
     groups = [record if group.group_id == record.group_id else group for group in current.groups]
     return changed(current, "; ".join(replicas_text(current.groups, groups)), groups=groups)
 

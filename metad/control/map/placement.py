@@ -95,11 +95,24 @@ def _by_region(
     return chosen
 
 
+def in_region(group: GroupRecord, node: str, regions: Regions) -> bool:
+    """Whether a node is in the region in which a group should be led, if it prefers one."""
+    return group.region in ("", regions.get(node, ""))
+
+
+def able_leaders(group: GroupRecord, nodes: Collection[str], regions: Regions) -> list[str]:
+    """The replicas of a group that may be preferred as its leader, of these nodes: those in the region that it prefers
+    if there are any, or else all."""
+    able = [node for node in group.replicas if node in nodes]
+    return [node for node in able if in_region(group, node, regions)] or able
+
+
 def balanced_leaders(
     groups: Sequence[GroupRecord], nodes: Sequence[str], regions: Regions = NOWHERE
 ) -> list[GroupRecord]:
     """The groups, each with a preferred leader, so that per kind and altogether no node leads much more than another,
-    nor a region where nodes do not differ. Preferences that fit stay."""
+    nor a region where nodes do not differ. A group that prefers a region is led there if it has a replica there.
+    Preferences that fit stay."""
     total = dict.fromkeys(nodes, 0)
     by_region: Counter[str] = Counter()
     by_kind: dict[tuple[str, str], int] = {}
@@ -108,7 +121,7 @@ def balanced_leaders(
     for kind in {group.kind for group in groups}:
         share[kind] = -(-sum(group.kind == kind for group in groups) // max(len(nodes), 1))
     for group in groups:
-        candidates = [node for node in group.replicas if node in total]
+        candidates = able_leaders(group, total, regions)
         current = group.preferred
         if current not in candidates or by_kind.get((group.kind, current), 0) >= share[group.kind]:
             load = {
@@ -124,9 +137,11 @@ def balanced_leaders(
     return placed
 
 
-def returned_leaders(groups: Sequence[GroupRecord], node: str, nodes: Sequence[str]) -> list[GroupRecord]:
+def returned_leaders(
+    groups: Sequence[GroupRecord], node: str, nodes: Sequence[str], regions: Regions = NOWHERE
+) -> list[GroupRecord]:
     """The groups, with so many of them led by a node that leads less than its share as no other then leads two more. Of
-    a node that leads most, it gets a group of the kind of which that leads most."""
+    a node that leads most, it gets a group of the kind of which that leads most. None leaves the region it prefers."""
     placed = list(groups)
     while True:
         led = Counter(group.preferred for group in placed)
@@ -134,7 +149,9 @@ def returned_leaders(groups: Sequence[GroupRecord], node: str, nodes: Sequence[s
         candidates = [
             (led[group.preferred], of_kind[group.preferred, group.kind], -position)
             for position, group in enumerate(placed)
-            if node in group.replicas and group.preferred in nodes and led[group.preferred] >= led[node] + 2
+            if node in able_leaders(group, nodes, regions)
+            and group.preferred in nodes
+            and led[group.preferred] >= led[node] + 2
         ]
         if not candidates:
             return placed

@@ -15,7 +15,7 @@ replica on a node that is down still counts, because the node may come back; an 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
 import msgspec
@@ -26,8 +26,8 @@ from metad_wire.messages import GroupStatus, StatusReply
 
 from ...raft.messages import Configuration
 from ...raft.roles.membership import CAUGHT_UP_ENTRIES
-from .decisions import Decision, changed, regions_of, replicas_text, staying
-from .placement import completed
+from .decisions import Decision, changed, leading, regions_of, replicas_text, staying
+from .placement import completed, in_region
 from .seen import Seen
 
 AT_ONCE: Final = 2
@@ -117,13 +117,41 @@ def due_changes(record: GroupRecord, now: Configuration, seen: Seen, now_s: floa
     return changes(now, record.replicas, record.learners, reachable=seen.reachable, gone=gone)
 
 
-def successor(record: GroupRecord, now: Configuration, lag_entries: int | None, seen: Seen, now_s: float) -> str | None:
-    """The node that should lead a group instead of this one, if it can by now. ``lag_entries`` is what the preferred
-    leader has yet to store or to apply; None means that it has answered nothing yet."""
-    preferred = record.preferred
-    if preferred == seen.me or preferred not in now.voters or lag_entries is None or lag_entries > CAUGHT_UP_ENTRIES:
-        return None
-    return preferred if seen.is_settled(record.group_id, preferred, now_s) else None
+def successors(
+    record: GroupRecord,
+    known: ClusterMap,
+    now: Configuration,
+    lag: Callable[[str], int | None],
+    seen: Seen,
+    now_s: float,
+) -> Iterator[str]:
+    """The nodes that should lead a group rather than this one and can by now, the best first. ``lag`` says how many
+    entries a node has yet to store or to apply; None means that it has answered nothing yet.
+
+    That is the preferred leader. If the group prefers a region, any voter there is better than one elsewhere, and the
+    preferred leader is the best of them. Each step leads to a better one, so a group does not go round in circles.
+    """
+    for node in _better(record, known, seen.me):
+        lag_entries = lag(node) if node in now.voters else None
+        if lag_entries is None or lag_entries > CAUGHT_UP_ENTRIES:
+            continue
+        if seen.is_settled(record.group_id, node, now_s):
+            yield node
+
+
+def _better(record: GroupRecord, known: ClusterMap, me: str) -> Sequence[str]:
+    """The nodes that should lead a group rather than node ``me``, the best first. Groups differ in which of equal ones
+    comes first, so that not all go to the same."""
+    if not record.region:
+        return [record.preferred] if record.preferred != me else []
+    able, regions = {*leading(known.nodes)}.intersection(record.replicas), regions_of(known.nodes)
+
+    def rank(node: str) -> tuple[bool, bool]:
+        return node in able and in_region(record, node, regions), node == record.preferred
+
+    first = record.ordinal % max(len(record.replicas), 1)
+    others = [*record.replicas[first:], *record.replicas[:first]]
+    return sorted((node for node in others if rank(node) > rank(me)), key=rank, reverse=True)
 
 
 def certain(status: StatusReply) -> list[GroupStatus]:

@@ -646,15 +646,17 @@ async def test_changes_go_to_who_decides(server, nodes, dial, settle):
     await client.cluster.add_group("data")
     await client.cluster.rebalance()
     await client.cluster.transfer("data-2", "n1")
+    await client.cluster.prefer("data-2", "eu")
     first, *others = server.received
     assert first.peer.node == "n1"
-    assert [received.peer.node for received in others] == ["n2"] * 5
+    assert [received.peer.node for received in others] == ["n2"] * 6
     assert [received.body for received in others] == [
         c.Join(record),
         c.Leave("n4"),
         c.AddGroup("data"),
         c.Rebalance(),
         c.Transfer("data-2", "n1"),
+        c.Transfer("data-2", "", "eu"),
     ]
     assert client._dispatcher._leaders.by_group["data-2"] == "n3", "who decides about it leads it not"
     with pytest.raises(NotFoundError, match="there is no group data-9"):

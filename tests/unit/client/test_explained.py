@@ -115,6 +115,34 @@ def test_the_leader_that_the_map_prefers(cluster: Cluster) -> None:
     assert found.next == "n1 hands over to n2: it lacks 10 entries"
 
 
+def test_a_group_that_prefers_a_region_says_why_it_is_led_there_or_not(cluster: Cluster) -> None:
+    cluster.group("data-0", region="eu")
+    found = cluster.explain("data-0")
+    assert (found.region, found.why.partition("prefers; ")[2]) == ("eu", "it is led in eu, as it should be")
+    cluster.group("data-0", region="us", preferred="n3")
+    found = cluster.explain("data-0")
+    assert found.why.endswith("it should be led in us, and n3 can take it once caught up and settled")
+    assert found.next == "n1 hands over to n3: it lacks 10 entries"
+    cluster.away.add("n3")
+    followers = [m.FollowerStatus("n2", "replicate", 90, True), m.FollowerStatus("n3", "lost", 90, False)]
+    cluster.said["data-0", "n1"] = {"followers": followers}
+    found = cluster.explain("data-0")
+    assert found.why.endswith("it should be led in us, where no voter can: n3 is unreachable")
+    assert found.next == "n3 leads again once it is back"
+    cluster.group("data-0", region="ap", preferred="n1")
+    assert cluster.explain("data-0").why.endswith("it should be led in ap, where it has no voter")
+
+
+def test_another_voter_of_the_region_leads_while_the_preferred_one_is_away(cluster: Cluster) -> None:
+    nodes = [msgspec.structs.replace(one, region="eu" if one.node_id == "n1" else "us") for one in cluster.map.nodes]
+    cluster.map = msgspec.structs.replace(cluster.map, nodes=nodes)
+    cluster.group("data-0", region="us", preferred="n3")
+    cluster.away.add("n3")
+    followers = [m.FollowerStatus("n2", "replicate", 90, True), m.FollowerStatus("n3", "lost", 90, False)]
+    cluster.said["data-0", "n1"] = {"followers": followers}
+    assert cluster.explain("data-0").next == "n1 hands over to n2, in us; n3 leads again once it is back"
+
+
 def test_a_group_without_a_majority_waits(cluster: Cluster) -> None:
     followers = [m.FollowerStatus(other, "replicate", 90, False) for other in ("n2", "n3")]
     cluster.said["data-0", "n1"] = {"followers": followers}

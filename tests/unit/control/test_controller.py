@@ -63,7 +63,7 @@ from metad_wire.methods import (
     STATUS,
     encode,
 )
-from metad_wire.tables.feature import FEATURES, REMOVED_GROUPS, FeatureRecord
+from metad_wire.tables.feature import FEATURES, LEADER_REGIONS, REMOVED_GROUPS, FeatureRecord
 
 NODES = ["n1", "n2", "n3"]
 NOBODY = Configuration(())
@@ -661,6 +661,19 @@ def test_leadership_goes_to_a_voter_of_the_group() -> None:
         rig.ask(CLUSTER_TRANSFER, c.Transfer("data-7", "n3"))
     with pytest.raises(InvalidRequestError, match="voters"):
         rig.ask(CLUSTER_TRANSFER, c.Transfer("data-0", "n9"))
+
+
+def test_a_group_prefers_a_region_only_if_all_nodes_know_that() -> None:
+    known = cluster()
+    nodes = [msgspec.structs.replace(one, region="eu" if one.node_id == "n3" else "us") for one in known.nodes]
+    rig = Rig(msgspec.structs.replace(known, nodes=nodes))
+    with pytest.raises(ConflictError, match="features allow leader-regions"):
+        rig.ask(CLUSTER_TRANSFER, c.Transfer("data-0", "", "eu"))
+    rig.features.know(LEADER_REGIONS, FeatureRecord(LEADER_REGIONS, "on"))
+    assert rig.ask(CLUSTER_TRANSFER, c.Transfer("data-0", "", "eu")).text == "data-0 is to be led in eu"
+    assert (rig.group("data").region, rig.group("data").preferred) == ("eu", "n3")
+    assert rig.ask(CLUSTER_TRANSFER, c.Transfer("data-0", "", "")).text == "data-0 may be led in any region"
+    assert rig.group("data").region == ""
 
 
 # --- groups that are removed ---------------------------------------------------------------------------------

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metad.control.map.placement import VOTERS_MAX, balanced_leaders, metadata_replicas, spread
+from metad.control.map.placement import (
+    VOTERS_MAX,
+    able_leaders,
+    balanced_leaders,
+    metadata_replicas,
+    returned_leaders,
+    spread,
+)
 from metad_wire.cluster import SLOTS, GroupRecord, machine_of
 from metad_wire.policy.slots import even_moves
 
@@ -152,6 +160,25 @@ def test_leaders_are_even_where_every_node_has_every_group(machines: int, groups
     nodes = [f"n{i}" for i in range(machines)]
     load = Counter(group.preferred for group in balanced_leaders(place(nodes, machines, groups), nodes))
     assert max(load[node] for node in nodes) - min(load[node] for node in nodes) <= 1
+
+
+@given(places, st.integers(1, 12), st.integers(1, 5), st.data())
+def test_groups_that_prefer_a_region_are_led_there_if_they_have_a_replica_there(
+    regions: dict[str, str], groups: int, count: int, data: st.DataObject
+) -> None:
+    nodes = list(regions)
+    wishes = data.draw(st.lists(st.sampled_from(["", "eu", "us", "ap"]), min_size=groups, max_size=groups))
+    wanted = [
+        msgspec.structs.replace(group, region=region)
+        for group, region in zip(place(nodes, count, groups), wishes, strict=True)
+    ]
+    placed = balanced_leaders(wanted, nodes, regions)
+    back = data.draw(st.sampled_from(nodes))
+    for group in [*placed, *returned_leaders(placed, back, nodes, regions)]:
+        there = [node for node in group.replicas if regions[node] == group.region]
+        assert group.preferred in (there or group.replicas)
+        assert able_leaders(group, nodes, regions) == (there or group.replicas)
+    assert balanced_leaders(placed, nodes, regions) == placed, "preferences that fit stay"
 
 
 @settings(deadline=None)  # a busy machine takes its time

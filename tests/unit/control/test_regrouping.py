@@ -171,3 +171,81 @@ def test_a_node_without_which_nobody_can_lead_is_not_drained() -> None:
     leaving = [msgspec.structs.replace(one, leaving=one.node_id == "n1") for one in known().nodes]
     with pytest.raises(ConflictError, match="n1 is leaving"):
         decisions.drain(msgspec.structs.replace(known(), nodes=leaving), "n1", ())
+
+
+# --- regions that groups prefer -------------------------------------------------------------------------------
+
+
+def in_regions(nodes: str = "n1 n2 n3 n4", **regions: str) -> ClusterMap:
+    current = known(nodes)
+    placed = [msgspec.structs.replace(one, region=regions.get(one.node_id, "us")) for one in current.nodes]
+    return msgspec.structs.replace(current, nodes=placed)
+
+
+def preferring(current: ClusterMap, group: str, region: str) -> ClusterMap:
+    following = decisions.prefer(current, Transfer(group, "", region)).map
+    assert following is not None
+    return following
+
+
+def named(current: ClusterMap, name: str) -> GroupRecord:
+    found = current.group(GroupId.parse(name))
+    assert found is not None
+    return found
+
+
+def test_a_group_prefers_a_region_until_that_is_taken_back() -> None:
+    current = in_regions(n3="eu")
+    preferred = preferring(current, "data-0", "eu")
+    assert (named(preferred, "data-0").region, named(preferred, "data-0").preferred) == ("eu", "n3")
+    others = [group for group in preferred.groups if group.group_id.name != "data-0"]
+    assert others == [group for group in current.groups if group.group_id.name != "data-0"]
+    assert decisions.prefer(preferred, Transfer("data-0", "", "eu")).map is None
+    with pytest.raises(ConflictError, match="data-0 prefers leaders in eu, and n2 is not there"):
+        decisions.transfer(preferred, Transfer("data-0", "n2"))
+    for later in (
+        decisions.rebalance(preferred, 3, (), 3).map,
+        decisions.add_group(preferred, "data", 3, ()).map,
+        decisions.drain(preferred, "n1", ()).map,
+    ):
+        assert later is not None
+        assert (named(later, "data-0").region, named(later, "data-0").preferred) == ("eu", "n3")
+    back = preferring(preferred, "data-0", "")
+    assert (named(back, "data-0").region, named(back, "data-0").preferred) == ("", "n3")
+    assert decisions.transfer(back, Transfer("data-0", "n2")).map is not None
+
+
+def test_others_lead_a_group_while_its_region_has_nobody_who_may() -> None:
+    preferred = preferring(in_regions(n3="eu", n4="eu"), "data-0", "eu")
+    drained = decisions.drain(preferred, "n3", ()).map
+    assert drained is not None
+    assert named(drained, "data-0").preferred in ("n1", "n2")
+    back = decisions.undrain(drained, "n3").map
+    assert back is not None
+    assert named(back, "data-0").preferred == "n3"
+    moved = decisions.move_replica(drained, MoveReplica("data-0", "n1", "n4"), ()).map
+    assert moved is not None
+    assert named(moved, "data-0").preferred == "n4", "a replica that comes to the region leads"
+
+
+def test_a_region_without_a_voter_is_said_and_one_without_a_node_is_refused() -> None:
+    current = in_regions(n4="eu")
+    decided = decisions.prefer(current, Transfer("data-0", "", "eu"))
+    assert "where it has no replica: others lead it until it has" in decided.text
+    assert decided.map is not None
+    assert named(decided.map, "data-0").preferred == named(current, "data-0").preferred
+    with pytest.raises(InvalidRequestError, match="no node is in region 'ap'; regions of nodes: eu, us"):
+        decisions.prefer(current, Transfer("data-0", "", "ap"))
+    with pytest.raises(InvalidRequestError, match="regions of nodes: none"):
+        decisions.prefer(known(), Transfer("data-0", "", "eu"))
+    with pytest.raises(InvalidRequestError, match="either a node or a region"):
+        decisions.prefer(current, Transfer("data-0", "n4", "eu"))
+    with pytest.raises(NotFoundError, match="there is no group 'data-9'"):
+        decisions.prefer(current, Transfer("data-9", "", "eu"))
+
+
+def test_a_group_that_is_split_off_prefers_the_same_region() -> None:
+    preferred = preferring(in_regions(n3="eu"), "data-0", "eu")
+    following = decisions.move_slots(preferred, MoveSlots(group="data-0", half=True), REPLICAS, ()).map
+    assert following is not None
+    assert (named(following, "data-4").region, named(following, "data-4").preferred) == ("eu", "n3")

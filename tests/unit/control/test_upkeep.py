@@ -1,13 +1,14 @@
 """What a node does for a group, from what it has seen of the others."""
 
+import msgspec
 import pytest
 from test_controller import leads, status_of
 
 from metad.control.map.seen import CROWD_S, GONE_S, SETTLE_S, Seen
-from metad.control.map.upkeep import Change, certain, due_changes, is_let_go, successor
+from metad.control.map.upkeep import Change, certain, due_changes, is_let_go, successors
 from metad.raft.messages import Configuration
 from metad.raft.roles.membership import CAUGHT_UP_ENTRIES
-from metad_wire.cluster import GroupId, GroupRecord
+from metad_wire.cluster import ClusterMap, GroupId, GroupRecord, NodeRecord
 
 GROUP = GroupId("data", 0)
 NODES = ["n1", "n2", "n3"]
@@ -16,6 +17,22 @@ NOW = Configuration(tuple(NODES))
 
 def record(replicas: list[str] = NODES, preferred: str = "n2") -> GroupRecord:
     return GroupRecord(*GROUP, NODES, replicas, preferred)
+
+
+REGIONS = {"n1": "us", "n2": "us", "n3": "eu", "n4": "eu", "n5": "eu"}
+
+
+def successor(
+    record: GroupRecord, now: Configuration, lags: int | dict[str, int] | None, found: Seen, now_s: float, **states: str
+) -> str | None:
+    """The first node that n1 would hand the group to. ``states``: ``drained`` or ``leaving``, by node."""
+    nodes = [NodeRecord(name, "", f"{name}:1", region) for name, region in REGIONS.items()]
+    nodes = [
+        msgspec.structs.replace(one, **{states[one.node_id]: True}) if one.node_id in states else one for one in nodes
+    ]
+    known = ClusterMap(7, nodes, [record], {})
+    lag = lags.get if isinstance(lags, dict) else lambda _: lags
+    return next(successors(record, known, now, lag, found, now_s), None)
 
 
 def seen(connected: set[str], *, for_s: float) -> Seen:
@@ -80,6 +97,55 @@ def test_a_preferred_leader_that_came_back_waits_while_a_crowd_does() -> None:
 def test_a_leader_goes_on_while_the_preferred_one_cannot_take_over(preferred: str, lag_entries: int | None) -> None:
     found = seen({"n2", "n4"}, for_s=SETTLE_S)
     assert successor(record(preferred=preferred), NOW, lag_entries, found, SETTLE_S) is None
+
+
+FIVE = Configuration(tuple(REGIONS))
+EU = GroupRecord(*GROUP, [*REGIONS], [*REGIONS], "n4", region="eu")
+
+
+def test_a_group_that_prefers_a_region_goes_to_its_preferred_leader_there_or_else_to_another_voter_there() -> None:
+    found = seen({"n2", "n3", "n4", "n5"}, for_s=SETTLE_S)
+    assert successor(EU, FIVE, 0, found, SETTLE_S) == "n4"
+    assert successor(EU, FIVE, {"n3": 0, "n5": 0}, found, SETTLE_S) == "n3", "n4 has answered nothing yet"
+    assert successor(EU, FIVE, {"n4": CAUGHT_UP_ENTRIES + 1, "n5": 9}, found, SETTLE_S) == "n5"
+    assert successor(EU, FIVE, {"n2": 0}, found, SETTLE_S) is None, "n2 is no better than n1"
+    assert successor(EU, Configuration(("n1", "n2", "n5")), 0, found, SETTLE_S) == "n5", "learners lead nothing"
+    assert successor(EU, FIVE, 0, seen({"n2", "n5"}, for_s=SETTLE_S), SETTLE_S) == "n5", "it is the one within reach"
+    assert successor(EU, FIVE, 0, found, SETTLE_S, n4="drained", n3="leaving") == "n5"
+    second = msgspec.structs.replace(EU, ordinal=4)
+    found.leads(second.group_id, 0.0)
+    assert successor(second, FIVE, {"n3": 0, "n5": 0}, found, SETTLE_S) == "n5", "groups differ in who comes first"
+
+
+def test_a_leader_in_its_region_hands_over_to_the_preferred_leader_there_only() -> None:
+    def after(preferred: str) -> str | None:
+        there = msgspec.structs.replace(EU, preferred=preferred, region="us")
+        return successor(there, FIVE, 0, seen({"n2", "n3", "n4", "n5"}, for_s=SETTLE_S), SETTLE_S)
+
+    assert (after("n2"), after("n4"), after("n1")) == ("n2", None, None)
+
+
+def test_where_no_voter_is_in_the_region_the_preferred_leader_leads() -> None:
+    away = msgspec.structs.replace(EU, preferred="n2", region="ap")
+    assert successor(away, FIVE, 0, seen({"n2", "n3"}, for_s=SETTLE_S), SETTLE_S) == "n2"
+    assert successor(away, FIVE, 0, seen({"n3"}, for_s=SETTLE_S), SETTLE_S) is None
+
+
+def test_no_group_goes_round_in_circles() -> None:
+    """Whoever gets it is better than who had it, by the same order on all nodes."""
+    for region in ("eu", "us", "ap"):
+        for preferred in REGIONS:
+            wanted = msgspec.structs.replace(EU, preferred=preferred, region=region)
+            at, held = "n1", []
+            while at not in held:
+                held.append(at)
+                found = Seen(at)
+                for now_s in (0.0, SETTLE_S):
+                    found.look(REGIONS, {*REGIONS} - {at}, now_s)
+                    found.leads(GROUP, now_s)
+                at = successor(wanted, FIVE, 0, found, SETTLE_S) or at
+            assert at == held[-1], f"{region} {preferred}: {held}"
+            assert REGIONS[at] == region or (region == "ap" and at == preferred)
 
 
 def test_a_replica_is_replaced_early_only_if_its_node_is_gone() -> None:

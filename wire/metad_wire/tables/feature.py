@@ -18,6 +18,7 @@ from ..text.fields import U63
 FEATURES_MAX = 1_000
 """Features of which something is kept."""
 CHECKED_ENTRIES: Final = "checked-entries"
+LEADER_REGIONS: Final = "leader-regions"
 REMOVED_GROUPS: Final = "removed-groups"
 TENANT_MOVES: Final = "tenant-moves"
 
@@ -39,6 +40,7 @@ FEATURES: Final[dict[str, Feature]] = {
             "0.2.0",
             "entries of the log have a checksum, which every replica compares before it applies them",
         ),
+        Feature(LEADER_REGIONS, "0.2.0", "groups can prefer leaders of a region: the cluster map keeps which"),
         Feature(
             REMOVED_GROUPS,
             "0.2.0",

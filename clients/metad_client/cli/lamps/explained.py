@@ -31,6 +31,9 @@ class Explained(msgspec.Struct, frozen=True):
     """The first and the last slot of each run."""
     leader: str | None
     preferred: str | None
+    """The node that should lead it."""
+    region: str | None
+    """The region in which it should be led; None: any."""
     wanted_replicas: int
     why: str
     """Why there are so many replicas, and who leads."""
@@ -48,6 +51,7 @@ class Explained(msgspec.Struct, frozen=True):
             "slots": f"{self.slots}: {runs}{more}" if self.slots else "none",
             "leader": self.leader,
             "preferred leader": self.preferred,
+            "preferred region": self.region,
             "replicas wanted": self.wanted_replicas,
             "why": self.why,
             "next": self.next,
@@ -72,6 +76,7 @@ def explained(known: ClusterMap, cluster: ClusterView) -> list[Explained]:
                 list(_runs(slots)),
                 group.leader or None,
                 record.preferred or None,
+                record.region or None,
                 len(record.replicas),
                 _why(known, group, nodes),
                 "; ".join(_next(group, nodes, mine)) or "nothing: the group is as the map wants it",
@@ -120,7 +125,29 @@ def _why(known: ClusterMap, group: GroupView, nodes: Mapping[str, NodeView]) -> 
         preferred = nodes.get(record.preferred)
         state = "which is not back yet" if preferred is None or not preferred.is_up else "which has yet to get it"
         parts.append(f"{group.leader} leads it instead of {record.preferred}, {state}")
+    if record.region:
+        parts.append(_where_led(group, nodes, record.region))
     return "; ".join(parts)
+
+
+def _can_lead(nodes: Mapping[str, NodeView], node: str, region: str) -> bool:
+    """Whether a node is there, in this region, and may lead."""
+    view = nodes.get(node)
+    return view is not None and view.is_up and not (view.drained or view.leaving) and _region(nodes, node) == region
+
+
+def _where_led(group: GroupView, nodes: Mapping[str, NodeView], region: str) -> str:
+    """Whether a group that prefers a region is led there, and why not."""
+    if group.leader and _region(nodes, group.leader) == region:
+        return f"it is led in {region}, as it should be"
+    there = [node for node in group.voters if _region(nodes, node) == region]
+    if not there:
+        return f"it should be led in {region}, where it has no voter"
+    if able := [node for node in there if _can_lead(nodes, node, region)]:
+        return f"it should be led in {region}, and {people.listed(able)} can take it once caught up and settled"
+    return f"it should be led in {region}, where no voter can: " + ", ".join(
+        f"{node} is {view.state if (view := nodes.get(node)) is not None else 'no member'}" for node in there
+    )
 
 
 def _replicas(known: ClusterMap, group: GroupView, nodes: Mapping[str, NodeView]) -> Iterator[Row]:
@@ -205,6 +232,9 @@ def _next(group: GroupView, nodes: Mapping[str, NodeView], moves: list[Row]) -> 
     if record.preferred and record.preferred != group.leader and record.preferred in group.voters:
         one, follower = nodes.get(record.preferred), followers.get(record.preferred)
         if one is None or not one.is_up or follower is None or not follower.reachable:
+            there = [node for node in group.voters if _can_lead(nodes, node, record.region)]
+            if there and record.region and not _can_lead(nodes, group.leader, record.region):
+                yield f"{group.leader} hands over to {people.listed(there)}, in {record.region}"
             yield f"{record.preferred} leads again once it is back"
         else:
             yield f"{group.leader} hands over to {record.preferred}: it lacks {group.lag_entries(follower):,} entries"
