@@ -12,7 +12,7 @@ a crash, and the next leader goes on from what it finds.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from math import inf
 from typing import Any
@@ -395,8 +395,9 @@ class Controller:
             case c.Transfer(region=None):
                 self._grant(decisions.transfer(current, body), done)
             case c.Transfer():
-                self._require(LEADER_REGIONS, "no group can prefer a region")
-                self._grant(decisions.prefer(current, body), done)
+                decided = decisions.prefer(current, body)
+                _require(LEADER_REGIONS, self._host.features.on, "no group can prefer a region")
+                self._grant(decided, done)
             case c.Drain(node_id, undo):
                 decided = decisions.undrain(current, node_id) if undo else decisions.drain(current, node_id, lost)
                 self._grant(decided, done)
@@ -442,17 +443,10 @@ class Controller:
 
         self._ask_all_leaders(answered)
 
-    def _require(self, feature: str, refused: str) -> None:
-        """Raise ConflictError if a feature is not on, without which the map cannot say what is asked."""
-        if feature not in self._host.features.on:
-            raise ConflictError(
-                f"{refused} before the feature {feature} is on, which is for ever: metadctl features allow {feature}"
-            )
-
     def _remove(self, name: str, done: Done) -> None:
         """Remove a group, once its leader has dropped what rows of slots that are not its own it may have had."""
         group = decisions.check_removable(self._map(), name)
-        self._require(REMOVED_GROUPS, "no group can be removed")
+        _require(REMOVED_GROUPS, self._host.features.on, "no group can be removed")
         reports: list[m.GroupStatus] = []
 
         def swept(result: bytes | MetadError | None) -> None:
@@ -513,6 +507,14 @@ class Controller:
 
 def _ignore(_: bytes | MetadError) -> None:
     """Reconciling finds out whether it was done."""
+
+
+def _require(feature: str, on: Collection[str], refused: str) -> None:
+    """Raise ConflictError if a feature is not on, without which the map cannot say what is asked."""
+    if feature not in on:
+        raise ConflictError(
+            f"{refused} before the feature {feature} is on, which is for ever: metadctl features allow {feature}"
+        )
 
 
 def _wanted(current: ClusterMap, config: Config) -> int:

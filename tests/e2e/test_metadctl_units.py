@@ -73,7 +73,7 @@ ASKED: Final = {
 """Commands that only read, each with arguments that find a record."""
 CHANGE: Final = re.compile(
     r"(join|leave|replace|transfer|compact|certs|token|watch|top|contexts|completion)|groups (add|rebalance)"
-    r"|groups (move|split|merge|remove)|node (drain|undrain)"
+    r"|groups (move|split|merge|remove|prefer)|node (drain|undrain)"
     r"|groups consumer (reset|dismiss|delete)|settings (set|unset)"
     r"|brokers fence|sessions (takeover|delete|end-tenant)|subscriptions (add|remove)|retained (put|delete)"
     r"|plans (add|drain|rebalance|pause|resume|cancel|delete)|auth (role|drop|grant|revoke|deny|allow)"

@@ -81,6 +81,7 @@ COMMANDS: Final = {words: needs for words, needs in leaves(build_parser()) if wo
 COMMANDS["topics delete"] = [NAME, NAME]
 COMMANDS["connector-tasks delete"] = [NAME, NAME, "0"]
 COMMANDS["groups move"] = [NAME, "--from", NAME, "--to", NAME]
+COMMANDS["groups prefer"] = [NAME, "--none"]
 COMMANDS["partitions get"] = [NAME, NAME, NAME, "0"]
 LISTS: Final = {
     *("list kv", "list sequences"),

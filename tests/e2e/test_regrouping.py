@@ -1,6 +1,7 @@
 """Real nodes whose groups are changed by hand while clients write and watch: nothing is lost or told twice, a removed
 group is gone from all nodes and from a backup, and its name is not used again. And a node that is drained: it leads
-nothing, also after a restart, and has its share back when it is undrained."""
+nothing, also after a restart, and has its share back when it is undrained. And a group that prefers a region: it is led
+there whenever it can be, through the deaths of nodes."""
 
 from __future__ import annotations
 
@@ -125,8 +126,8 @@ async def test_groups_are_split_moved_merged_and_removed_under_writes(tmp_path: 
                 assert record.value == b"%d" % (writer.rounds - 1)
 
 
-async def _is_on(client: Client) -> bool:
-    return "removed-groups" in [one.feature async for one in client.features.list() if one.state == "on"]
+async def _is_on(client: Client, feature: str = "removed-groups") -> bool:
+    return feature in [one.feature async for one in client.features.list() if one.state == "on"]
 
 
 async def test_a_drained_node_is_restarted_without_a_leader_that_is_lost(nodes: Nodes) -> None:
@@ -158,3 +159,65 @@ async def test_a_drained_node_is_restarted_without_a_leader_that_is_lost(nodes: 
         await writer.end()
         with pytest.raises(NotFoundError, match="n9"):
             await client.cluster.drain("n9")
+
+
+async def test_a_group_is_led_in_the_region_that_it_prefers_whenever_it_can_be(tmp_path: Path) -> None:
+    """Its preferred leader there dies, then the other voter there, and both come back; clients write all the while."""
+    regions = {"n1": "us", "n2": "us", "n3": "us", "n4": "eu", "n5": "eu"}
+    config = f"replicas = 5\n{FEATURES}\n[groups]\ndata = 2"
+    with Nodes(tmp_path, regions, config=config) as nodes:
+        where = ",".join(nodes.endpoints[name] for name in ("n1", "n2", "n3"))
+
+        async def row() -> Any:
+            return next(one for one in await told(where, "groups") if one["group"] == "data-0")
+
+        async with connect(f"metad://{where}") as client:
+
+            async def leader() -> str:
+                return (await client.cluster.map()).leaders["data-0"]
+
+            async def led_by(*names: str) -> str:
+                async def is_led() -> bool:
+                    return await leader() in names
+
+                await until(is_led, f"{names} lead")
+                return await leader()
+
+            await until(lambda: _is_on(client, "leader-regions"), "a region can be preferred")
+            writer = Writer(client)
+            await ctl(where, "groups", "prefer", "data-0", "--region", "eu", *WAITS)
+            assert (await row())["preferred_region"] == "eu"
+            first = await led_by("n4", "n5")
+            found = await told(where, "groups", "explain", "data-0")
+            assert (found["region"], found["preferred"]) == ("eu", first)
+            assert found["why"].endswith("it is led in eu, as it should be")
+            assert "data-1" in await ctl(where, "groups")
+            refused = await ctl(where, "transfer", "data-0", "n1", status=1)
+            assert "data-0 prefers leaders in eu, and n1 is not there" in refused
+            assert "regions of nodes: eu, us" in await ctl(
+                where, "groups", "prefer", "data-0", "--region", "ap", status=1
+            )
+            nodes.kill(first)
+            (other,) = {"n4", "n5"} - {first}
+            assert await led_by(other) == other
+            await writer.more()
+            nodes.kill(other)
+            await led_by("n1", "n2", "n3")
+            await writer.more()
+            found = await told(where, "groups", "explain", "data-0")
+            assert "it should be led in eu, where no voter can: n4 is unreachable, n5 is unreachable" in found["why"]
+            await asyncio.to_thread(nodes.restart, other)
+            assert await led_by(other) == other
+            await asyncio.to_thread(nodes.restart, first)
+            assert await led_by(first) == first
+            await ctl(where, "groups", "rebalance")
+            await ctl(where, "groups", "prefer", "data-0", "--none", *WAITS)
+            assert (await row())["preferred_region"] is None
+            await ctl(where, "transfer", "data-0", "n1")
+            assert await led_by("n1") == "n1"
+            await writer.more()
+            await writer.end()
+            for space in SPACES:
+                record = await client.kv.get(space, "counter")
+                assert record is not None
+                assert record.value == b"%d" % (writer.rounds - 1)

@@ -49,6 +49,16 @@ def test_seeds_with_upgrades(seed: int) -> None:
         assert cluster.crashes > 2
 
 
+@pytest.mark.parametrize(("seed", "nodes"), [(SEED, 5), (SEED + 1, 3)])
+def test_seeds_with_regions(seed: int, nodes: int) -> None:
+    """Groups prefer one region and then another, beside all faults. In the end each is led where it should be."""
+    print(f"seed {seed}")
+    regions = ("eu", "us", "eu", "us", "us")[:nodes]
+    with Cluster(seed, Settings(nodes=nodes, replicas=nodes, regions=regions)) as cluster:
+        play(cluster, random.Random(seed))
+        assert cluster.crashes
+
+
 @pytest.mark.parametrize("seed", range(SEED, SEED + 2))
 def test_seeds_with_restores(seed: int) -> None:
     """A cluster goes into another of another shape, whose nodes have all faults, by somebody who is killed and begins

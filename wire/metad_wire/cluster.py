@@ -133,13 +133,13 @@ class NodeRecord(Message, frozen=True):
     store_id: str = ""
     """Id of its data directory; the node is refused with any other."""
     leaving: bool = False
-    """Its replicas move elsewhere, and it is given no new ones."""
+    """Its replicas move elsewhere, and it gets no new ones."""
     quic_endpoint: str = ""
-    """``host:port`` for clients over QUIC; empty if there is none."""
+    """``host:port`` for clients over QUIC; empty: none."""
     features: list[str] = []  # noqa: RUF012 - msgspec copies it
-    """The features of the cluster that its software knows, in order of their names; empty from an older version."""
+    """The features that its software knows, in order of their names; empty from an older version."""
     drained: bool = False
-    """It leads nothing while others can."""
+    """It leads nothing if others can."""
 
 
 class GroupRecord(Message, frozen=True):
@@ -158,9 +158,9 @@ class GroupRecord(Message, frozen=True):
     learners: list[str] = []  # noqa: RUF012 - msgspec copies it
     """Ids of the nodes that should follow it without a vote."""
     initial_slots: bytes = b""
-    """Bit map of the slots it was created with; not kept up to date."""
+    """The slots it was created with, as a bit map; never changed."""
     region: str = ""
-    """Region whose nodes should lead it whenever one of them can; empty: those of any region."""
+    """Region whose nodes should lead it; empty: any."""
 
     @property
     def group_id(self) -> GroupId:
@@ -177,7 +177,7 @@ class SlotMove(Message, frozen=True):
     kind: str
     """Of both groups."""
     source: U32
-    """Ordinal of the group that has the slots."""
+    """Ordinal of the group that has them."""
     target: U32
     """Ordinal of the group that gets them."""
     slots: bytes
@@ -204,14 +204,14 @@ class ClusterMap(Message, frozen=True):
     slots: dict[str, bytes]
     """By kind of group: 1024 u16, big-endian, the ordinal of each slot's group."""
     moves: list[SlotMove] = []  # noqa: RUF012
-    """Moves in progress; until a move is done, ``slots`` names its source."""
+    """In progress; until a move is done, ``slots`` names its source."""
     cluster_id: str = ""
     """Which cluster this is: decided by whoever forms it, and taken over by every node."""
     replicas: U32 = 0
     """How many voters every group but ``metadata-0`` should have, if there are as many machines. 0: an older version
-    formed the cluster, and its next leader of ``metadata-0`` notes what is configured there."""
+    formed the cluster; its next leader of ``metadata-0`` notes what is configured."""
     ordinals: dict[str, U32] = {}  # noqa: RUF012
-    """By kind, where groups were removed: the least ordinal that none ever had."""
+    """By kind, where groups were removed: the least ordinal that none had."""
 
     def node(self, node_id: str) -> NodeRecord | None:
         """Return the record of a member. None means that the node is no member."""

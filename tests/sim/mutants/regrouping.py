@@ -106,7 +106,7 @@ REGROUPING_MUTANTS: tuple[Mutant, ...] = (
         "undrained_nodes_get_nothing_back",
         "a node that is undrained leads its share again",
         "metad.control.map.decisions:undrain",
-        "groups = returned_leaders(groups, node_id, leading(nodes))",
+        "groups = returned_leaders(groups, node_id, leading(nodes), regions_of(nodes))",
         "pass",
         "drained_node_leads_nothing_until_it_is_undrained",
     ),
@@ -117,5 +117,22 @@ REGROUPING_MUTANTS: tuple[Mutant, ...] = (
         "replicas=sorted([*others, wish.target])",
         "replicas=sorted([*record.replicas, wish.target])",
         "replica_is_moved_by_hand",
+    ),
+    # --- groups that prefer a region
+    _m(
+        "a_region_is_its_preferred_leader",
+        "any voter of the region that a group prefers leads rather than one elsewhere",
+        "metad.control.map.upkeep:_better",
+        "if not record.region:",
+        "if True:",
+        "group_is_led_in_the_region_that_it_prefers",
+    ),
+    _m(
+        "drained_nodes_lead_for_their_region",
+        "a drained node leads nothing, also where a group prefers its region",
+        "metad.control.map.upkeep:_better",
+        "{*leading(known.nodes)}.intersection(record.replicas)",
+        "{*record.replicas}",
+        "group_is_handed_to_nobody_who_lacks_entries_or_is_drained",
     ),
 )

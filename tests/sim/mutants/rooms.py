@@ -18,7 +18,7 @@ ROOM_MUTANTS: tuple[Mutant, ...] = (
         "preferred_leader_without_room",
         "a group is not given back to a node that is short of room",
         "metad.control.controller:Controller._keep",
-        " and to not in group.short_of_room()",
+        "to not in group.short_of_room() and ",
         "",
         "leader_without_room_hands_over",
     ),

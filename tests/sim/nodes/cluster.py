@@ -43,8 +43,11 @@ from metad_client import Client, Options, connect
 from metad_judge.history import History
 from metad_judge.invariants import Violation
 from metad_judge.written import Key, Written, is_shown
+from metad_wire import messages as m
 from metad_wire.cluster import METADATA, ClusterMap, GroupId, SlotMove, slot_bits, slots_count
 from metad_wire.messages import SessionOwner
+from metad_wire.methods import FEATURE_SWITCH
+from metad_wire.tables.feature import FeatureRecord
 from metad_wire.tables.retained import RETAINED, Retained
 from metad_wire.tables.session import SESSION
 
@@ -437,6 +440,8 @@ class Cluster:
                     other = self.elections.setdefault((group.name, group.term), sim.name)
                     if other != sim.name:
                         raise Violation("election safety", f"{other} and {sim.name} lead {group.name} {group.term}")
+                    if sim.name in group.configuration.learners:
+                        raise Violation("learners lead nothing", f"{sim.name} leads {group.name}")
                     at, before = group.log.configuration_index, self._configurations.get(group.name)
                     # One that is not committed yet may go back again.
                     if at <= group.commit and (before is None or at > before[0]):
@@ -488,6 +493,16 @@ class Cluster:
         ]
         return self.nodes[max(found)[1]] if found else None
 
+    def switch_on(self, feature: str) -> bool:
+        """Switch a feature on at once, at the leader of the metadata; False if there is none. What an administrator
+        allows is switched on once all nodes are there for a while, which is too late for a run of seconds."""
+        leader = self.leader(METADATA)
+        if leader is None or leader.node is None or leader.process is None:
+            return False
+        switch = FEATURE_SWITCH.encode_request(m.Items([FeatureRecord(feature, "on")]))
+        leader.process.context.run(leader.node.requests.submit_peer, FEATURE_SWITCH.code, switch, lambda _: None)
+        return True
+
     def unsettled(self) -> str:
         """What is not yet as it should be when nothing happens any more; empty if nothing is."""
         leader = self.leader(METADATA)
@@ -509,6 +524,10 @@ class Cluster:
             drained = {node.node_id for node in known.nodes if node.drained}
             if not drained.issuperset(record.replicas) and (one := drained & {lead.name, record.preferred}):
                 return f"{', '.join(sorted(one))} is drained, and leads {name} or is to"
+            able = [n for n in known.nodes if n.region == record.region and not (n.drained or n.leaving)]
+            there = {node.node_id for node in able if self.nodes[node.node_id].up}.intersection(record.replicas)
+            if record.region and there and lead.name not in there:
+                return f"{name} is led by {lead.name}, and {sorted(there)} are in {record.region}"
             members = group.configuration.members
             if set(group.configuration.voters) != set(record.replicas):
                 return f"{name} is on {group.configuration.voters}, not on {record.replicas}"

@@ -17,7 +17,6 @@ from metad_judge.watch import Wanted
 from metad_wire import messages as m
 from metad_wire.cluster import METADATA, ClusterMap, GroupId, unpack_slots
 from metad_wire.methods import (
-    FEATURE_SWITCH,
     KV_DELETE,
     KV_PUT,
     KV_TRANSACT,
@@ -26,7 +25,7 @@ from metad_wire.methods import (
     Method,
     encode,
 )
-from metad_wire.tables.feature import REMOVED_GROUPS, FeatureRecord
+from metad_wire.tables.feature import LEADER_REGIONS, REMOVED_GROUPS
 
 from ..faults import Faults
 from ..naming import group_of
@@ -145,10 +144,13 @@ class Trouble(Faults[SimNode]):
             self._faults.append((self._change_build, 4.0))
         elif many:
             if rng.random() < 0.4:
-                self.later(rng.uniform(0.0, 0.3), self._allow_removals)
+                self.later(rng.uniform(0.0, 0.3), lambda: self._allow(REMOVED_GROUPS))
                 self.later(rng.uniform(0.0, 1.0), self._regroup)
             if rng.random() < 0.3:
                 self._faults.append((self._drain, 2.0))
+        if settings.regions:
+            self.later(0.0, lambda: self._allow(LEADER_REGIONS))
+            self.later(rng.uniform(0.0, 1.0), self._prefer)
         if wide:
             more: list[tuple[Callable[[], None], float, bool]] = [
                 (self._hang_disk, 1.5, True),
@@ -490,16 +492,21 @@ class Trouble(Faults[SimNode]):
         leader = self.cluster.leader(METADATA)
         return None if leader is None or leader.node is None else leader.node.map
 
-    def _allow_removals(self) -> None:
-        """What an administrator allows is switched on once all nodes are there for a while, and that would be too late
-        for a run as short as this."""
-        leader = self.cluster.leader(METADATA)
-        if leader is None or leader.node is None or leader.process is None:
-            if not self.over:
-                self.later(0.5, self._allow_removals)
+    def _allow(self, feature: str) -> None:
+        """Switch a feature on as soon as somebody leads the metadata."""
+        if not self.cluster.switch_on(feature) and not self.over:
+            self.later(0.5, lambda: self._allow(feature))
+
+    def _prefer(self) -> None:
+        """An operator has a group be led in a region, or in any, and then another."""
+        known, rng = self._known(), self._rng
+        if self.over:
             return
-        switch = FEATURE_SWITCH.encode_request(m.Items([FeatureRecord(REMOVED_GROUPS, "on")]))
-        leader.process.context.run(leader.node.requests.submit_peer, FEATURE_SWITCH.code, switch, lambda _: None)
+        self.later(rng.expovariate(2.0), self._prefer)
+        if known is not None:
+            name = rng.choice(known.groups).group_id.name
+            region = rng.choice(["", *sorted({node.region for node in known.nodes} - {""})])
+            self._administer(f"{name} in region {region!r}", lambda asked: asked.prefer(name, region))
 
     def _regroup(self) -> None:
         """An operator changes groups by hand: splits one, merges one away and removes it, or moves a replica or slots.
@@ -622,6 +629,7 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
             rafts[f"n{number}"] = msgspec.structs.replace(settings.raft, election_timeout_ms=election_ms)
     return settings._replace(
         rafts=rafts,
+        regions=rng.choice([(), ("eu", "us", "eu", "us", "us")[:nodes] if nodes > 1 else ()]),
         replicas=5 if nodes == 5 and rng.random() < 0.5 else 3,
         dedupe=DedupeConfig(identities_max=rng.choice([65_536, 20, 5])),
     )

@@ -7,14 +7,12 @@ from typing import Any
 from zlib import crc32
 
 from metad_client import Client, ConflictError, Options
-from metad_wire import messages as m
 from metad_wire.cluster import METADATA, GroupId
 from metad_wire.errors import MetadError
 from metad_wire.key import SLOT_MASK, text
-from metad_wire.methods import FEATURE_SWITCH
-from metad_wire.tables.feature import REMOVED_GROUPS, FeatureRecord
+from metad_wire.tables.feature import LEADER_REGIONS, REMOVED_GROUPS
 
-from ..cluster import DATA
+from ..cluster import DATA, SimNode
 from .scene import Scene, scenario
 from .watches import Theatre
 
@@ -30,12 +28,24 @@ class _Scene(Scene):
 
     def allow_removals(self) -> None:
         """Switch on what groups are removed under."""
-        leader = self.lead(METADATA)
-        assert leader.node is not None
-        assert leader.process is not None
-        switch = FEATURE_SWITCH.encode_request(m.Items([FeatureRecord(REMOVED_GROUPS, "on")]))
-        leader.process.context.run(leader.node.requests.submit_peer, FEATURE_SWITCH.code, switch, lambda _: None)
+        self.lead(METADATA)
+        assert self.switch_on(REMOVED_GROUPS)
         self.run(0.3)
+
+    def prefer(self, group: GroupId, region: str) -> str:
+        """Have a group be led in a region. Returns what was done, in words."""
+        self.lead(METADATA)
+        assert self.switch_on(LEADER_REGIONS)
+        self.run(0.3)
+        return self.order(lambda c: c.cluster.prefer(group.name, region))
+
+    def require_led_by(self, *names: str, group: GroupId = DATA) -> SimNode:
+        """One of these nodes comes to lead a group, and goes on."""
+        sims = [self.nodes[name] for name in names]
+        assert self.run_until(lambda: self.leader(group) in sims, 15.0), f"{self.lead(group).name} leads {group.name}"
+        self.run(3.0)
+        assert self.leader(group) in sims, f"{self.lead(group).name} leads {group.name}"
+        return self.lead(group)
 
     def order(self, what: Order) -> str:
         """Ask until no other change of the map is in the way. Returns what was done, in words."""
@@ -277,4 +287,76 @@ def node_that_dies_while_a_group_is_removed_drops_it_later() -> None:
         scene.run(1.0)
         sim.crash(power=False)
         sim.start()
+        scene.require_settled(_SETTLED_S)
+
+
+# --- groups that prefer a region ---
+
+_FIVE = ("us", "us", "us", "eu", "eu")
+
+
+@scenario
+def group_is_led_in_the_region_that_it_prefers() -> None:
+    """By another voter there while the preferred leader is down, by others while nobody there is up, and there again
+    as soon as one is back. Nothing that was written is lost."""
+    with _Scene(nodes=5, replicas=5, data=2, regions=_FIVE) as scene:
+        scene.fill(b"1")
+        scene.prefer(DATA, "eu")
+        first = scene.require_led_by("n4", "n5")
+        first.crash()
+        other = scene.require_led_by(*{"n4", "n5"} - {first.name})
+        scene.transfer("n1", METADATA)
+        other.crash()
+        scene.require_led_by("n1", "n2", "n3")
+        scene.fill(b"2")
+        other.start()
+        scene.require_led_by(other.name)
+        first.start()
+        scene.require_settled(_SETTLED_S)
+        scene.check(b"2")
+        scene.refuses(lambda c: c.cluster.transfer("data-0", "n1"), "prefers leaders in eu")
+        scene.order(lambda c: c.cluster.rebalance())
+        scene.require_settled(_SETTLED_S)
+        scene.order(lambda c: c.cluster.prefer("data-0", ""))
+        scene.transfer("n1")
+
+
+@scenario
+def group_is_handed_to_nobody_who_lacks_entries_or_is_drained() -> None:
+    """One voter of the region is drained, and what the other was sent has not reached it."""
+    with _Scene(nodes=5, replicas=5, regions=_FIVE) as scene:
+        scene.transfer("n1", METADATA)
+        scene.transfer("n1")
+        scene.order(lambda c: c.cluster.drain("n4"))
+        before = {*scene.elections}
+        scene.isolate("n5")
+        scene.prefer(DATA, "eu")
+        scene.fill(b"1")
+        assert scene.require_led_by("n1", "n2", "n3")
+        led = {scene.elections[new] for new in {*scene.elections} - before if new[0] == DATA.name}
+        assert "n4" not in led, "it is drained"
+        scene.network.heal()
+        scene.require_led_by("n5")
+        scene.require_settled(_SETTLED_S)
+        scene.check(b"1")
+
+
+@scenario
+def learner_in_a_remote_region_never_leads() -> None:
+    """metadata-0 has a learner in a region that it is to be led in, and voters die: only voters lead. (At every look,
+    a learner that leads is a violation.)"""
+    regions = ("eu", "us", "ap", "sa", "af", "oc")
+    with _Scene(nodes=6, replicas=5, regions=regions) as scene:
+        (learner,) = scene.map.group(METADATA).learners  # type: ignore[union-attr]
+        region = regions[int(learner[1:]) - 1]
+        assert "where it has no replica" in scene.prefer(METADATA, region)
+        voters = {*scene.nodes} - {learner}
+        for _ in range(2):
+            leader = scene.require_led_by(*voters, group=METADATA)
+            leader.crash()
+            voters -= {leader.name}
+        scene.require_led_by(*voters, group=METADATA)
+        for sim in scene.nodes.values():
+            if not sim.up:
+                sim.start()
         scene.require_settled(_SETTLED_S)
