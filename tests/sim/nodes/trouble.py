@@ -622,6 +622,8 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
     )
     if not wide:
         return settings
+    apart = random.Random()  # other seeds stay what they were
+    apart.setstate(rng.getstate())
     rafts = {}
     if rng.random() < 0.5:
         for number in range(1, nodes + spares + 1):
@@ -629,7 +631,7 @@ def draw(rng: random.Random, nodes: int, *, wide: bool = False) -> Settings:
             rafts[f"n{number}"] = msgspec.structs.replace(settings.raft, election_timeout_ms=election_ms)
     return settings._replace(
         rafts=rafts,
-        regions=rng.choice([(), ("eu", "us", "eu", "us", "us")[:nodes] if nodes > 1 else ()]),
+        regions=("eu", "us", "eu", "us", "us")[:nodes] if nodes > 1 and apart.random() < 0.4 else (),
         replicas=5 if nodes == 5 and rng.random() < 0.5 else 3,
         dedupe=DedupeConfig(identities_max=rng.choice([65_536, 20, 5])),
     )
