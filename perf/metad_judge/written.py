@@ -158,6 +158,10 @@ class Written:
         """The last index of the group's log that anybody has applied."""
         return len(self._of(group.name).records) - 1
 
+    def record(self, group: GroupId, index: int) -> bytes:
+        """An entry of the group's log that somebody has applied."""
+        return self._of(group.name).records[index]
+
     def _of(self, name: str) -> _Group:
         group = self._groups.get(name)
         if group is None:

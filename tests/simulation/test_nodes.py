@@ -13,6 +13,7 @@ from metad_wire.cluster import METADATA
 from sim.nodes.builds import Builds
 from sim.nodes.cluster import Cluster, Settings
 from sim.nodes.scenarios import SCENARIOS
+from sim.nodes.scenarios.recoveries import play_recovery
 from sim.nodes.scenarios.restores import play_restore
 from sim.nodes.trouble import play
 from simulate import Result, run_seeds
@@ -65,6 +66,14 @@ def test_seeds_with_restores(seed: int) -> None:
     again."""
     print(f"seed {seed}")
     assert play_restore(seed).attempts > 0
+
+
+@pytest.mark.parametrize(("seed", "rivals"), [(SEED + 3, False), (SEED + 4, False), (SEED, True)])
+def test_seeds_with_recoveries(seed: int, rivals: bool) -> None:
+    """Groups lose their majority for ever, beside all faults, and are recovered from the nodes that are left: by one
+    operator, or by two who do not know of each other."""
+    print(f"seed {seed}")
+    assert play_recovery(seed, rivals=rivals).taken
 
 
 def _held(nodes: int, first: int, seeds: int, *, wide: bool) -> list[Result]:

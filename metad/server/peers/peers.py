@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from metad_wire.cluster import ClusterMap, ClusterName, Join, MapRequest
+from metad_wire.cluster import METADATA, ClusterMap, ClusterName, Join, MapRequest
 from metad_wire.connection import peer as p
 from metad_wire.connection.frame import Frame, FrameType, encode_frame
 from metad_wire.connection.peer import Channel, PeerHello, PeerWelcome
@@ -47,6 +47,7 @@ from ...errors import ConfigError, RefusedError, ServerError
 from ...logs import event
 from ...node.lives import Life
 from ...node.node import Node
+from ...state.cluster.cluster import logged_map
 from ..access import Access
 from ..network import Network
 from .outbound import BACKOFF, Outbound
@@ -55,6 +56,7 @@ from .refusals import Answer, Refusals, majority_of
 
 GREETING_MAX: Final = 64
 """Connections that have not said yet whose they are. Honest peers take milliseconds."""
+_PIECE_BYTES: Final = 1 << 20  # of a log that is read
 PER_NODE_MAX: Final = 8
 """Of one node: two that it sends on, two that it has given up and we do not know of yet, one to join by."""
 _LOOKS: Final = 3
@@ -227,6 +229,7 @@ class Peers:
             raise ConfigError(f"cannot listen for peers on {where}: {error.strerror or error}") from None
         self.node.presence.meets(endpoint)
         event(log_events.LISTENING_FOR_PEERS, endpoint=endpoint, quic=self.network.far is not None)
+        self._introduced = _newest_in_log(self.node)
         self._follow_map()
         if self.config.cluster.join and (self.node.map is None or self.node.controller.departure.unsure):
             self._joining = asyncio.create_task(self._join())
@@ -501,3 +504,16 @@ def _answer_in(error: OSError | MetadError) -> Answer:
 
 def _nothing() -> None:
     pass
+
+
+def _newest_in_log(node: Node) -> ClusterMap | None:
+    """The newest map in the log of ``metadata-0`` that is not applied yet; None if there is none. A node that starts
+    again applies it once a majority is there, and may know only from it whom and where its other voters are."""
+    driver = node.drivers[METADATA]
+    log, newest = driver.group.log, None
+    at = max(driver.machine.applied, log.base_index) + 1
+    while at <= log.last_index:
+        for record in log.records(at, _PIECE_BYTES):
+            newest = logged_map(record, at) or newest
+            at += 1
+    return newest

@@ -17,6 +17,7 @@ from metad_wire.tables.cluster import CLUSTER, GROUP
 from ...storage import keys
 from ...storage.engine import Engine
 from ..core import tails
+from ..core.entry import decode_record
 from ..core.part import Origin, PartContext, StatePart, Writes
 from ..core.slot_assignment import AssignedSlots, state_key
 from ..core.verb import Command, Verb, mismatch, written
@@ -38,6 +39,14 @@ _decode = msgspec.msgpack.Decoder(c.ClusterMap).decode
 def read_map(engine: Engine) -> c.ClusterMap | None:
     """The applied map; None before the cluster was formed."""
     stored = engine.get(MAP_KEY)
+    return None if stored is None else _decode(stored)
+
+
+def logged_map(record: bytes, index: int) -> c.ClusterMap | None:
+    """The map that a record of the log of ``metadata-0`` puts in place; None if it puts none. Raises
+    DamagedStoreError."""
+    entry = decode_record(METADATA.name, index, record)
+    stored = next((value for writes in entry if (value := writes.get(MAP_KEY)) is not None), None)
     return None if stored is None else _decode(stored)
 
 

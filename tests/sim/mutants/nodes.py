@@ -12,6 +12,7 @@ from .near import NEAR_MUTANTS
 from .overload import OVERLOAD_MUTANTS
 from .planting import Mutant
 from .planting import one_edit as _m
+from .recoveries import RECOVERY_MUTANTS
 from .regrouping import REGROUPING_MUTANTS
 from .rooms import ROOM_MUTANTS
 from .watches import WATCH_MUTANTS
@@ -610,6 +611,14 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         ),
         ("groups_that_have_too_few_replicas_are_repaired",),
     ),
+    _m(
+        "maps_in_the_log_are_not_looked_at",
+        "a node that starts again knows its other voters, also if only its log names them",
+        "metad.server.peers.peers:_newest_in_log",
+        "newest = logged_map(record, at) or newest",
+        "newest = None",
+        "a_voter_that_starts_again_knows_the_other_by_its_log_alone",
+    ),
     # --- regions
     _m(
         "regions_are_not_looked_at",
@@ -785,6 +794,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
     *NEAR_MUTANTS,
     *OVERLOAD_MUTANTS,
     *COMPARISON_MUTANTS,
+    *RECOVERY_MUTANTS,
     *REGROUPING_MUTANTS,
     *ROOM_MUTANTS,
     *WATCH_MUTANTS,

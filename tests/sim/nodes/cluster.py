@@ -30,7 +30,7 @@ from metad.config import (
 )
 from metad.control.map.decisions import MOVES_OF_A_MAP, changed
 from metad.control.map.upkeep import lacking
-from metad.errors import LeftError
+from metad.errors import LeftError, RefusedError
 from metad.node.node import Node
 from metad.raft.base import ROLES
 from metad.raft.replica import RaftGroup
@@ -103,13 +103,15 @@ class SimNode:
         self.name = name
         self.config = config
         self.disks = Disks(self._applied)
-        self._applied_to: dict[GroupId, int] = {}
+        self.applied_to: dict[GroupId, int] = {}
         self.process: Process | None = None
         self.environment: SimEnvironment | None = None
         self.server: Server | None = None
         self.lives = 0
         self.left = False
         """It has left the cluster, and does not start again."""
+        self.outside = False
+        """It is of before a recovery, or of another one, and is to end: what it does is not judged."""
 
     @property
     def up(self) -> bool:
@@ -144,7 +146,7 @@ class SimNode:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
-            if isinstance(error, LeftError):
+            if isinstance(error, LeftError) or (self.outside and isinstance(error, RefusedError)):
                 self.left = True
                 if self.server is None:  # it was refused at its start
                     self.crash(power=False)
@@ -155,15 +157,17 @@ class SimNode:
 
     def _applied(self, group: GroupId, index: int) -> None:
         """Its state of a group has come to a further index, or again so far, in another life."""
+        if self.outside:
+            return
         written = self.cluster.written
         try:
-            for at in range(min(self._applied_to.get(group, 0), index - 1) + 1, index + 1):
+            for at in range(min(self.applied_to.get(group, 0), index - 1) + 1, index + 1):
                 record = self._record(group, at)
                 if record is not None:
                     written.apply(self.name, group, at, record, self.cluster.loop.now)
         except Violation as error:
             self.cluster.fail(error)
-        self._applied_to[group] = index
+        self.applied_to[group] = index
         for hears in list(self.cluster.on_applied):
             hears(self.name, group, index)
 
@@ -426,11 +430,19 @@ class Cluster:
 
     # --- what must hold ----------------------------------------------------------------------------------
 
+    def begin_anew(self, written: Written) -> None:
+        """Groups were taken up without a majority: this is what was written, and what nodes had promised is over."""
+        self.written = written
+        for known in (self.elections, self._committed, self._configurations, self._map_of_change):
+            known.clear()
+        for sim in self.nodes.values():
+            sim.applied_to.clear()
+
     def look(self) -> None:
         """At every replica of every node."""
         for sim in self.nodes.values():
             node = sim.node
-            if node is None:
+            if node is None or sim.outside:
                 continue
             if node.failure is not None and not node.closed:
                 raise Violation("nodes do not fail", f"{sim.name}: {node.failure}")
@@ -489,7 +501,10 @@ class Cluster:
         found = [
             (driver.group.term, sim.name)
             for sim in self.nodes.values()
-            if sim.node is not None and (driver := sim.node.drivers.get(group)) is not None and driver.group.is_leader
+            if sim.node is not None
+            and not sim.outside
+            and (driver := sim.node.drivers.get(group)) is not None
+            and driver.group.is_leader
         ]
         return self.nodes[max(found)[1]] if found else None
 
@@ -692,6 +707,8 @@ class _Log(logging.Handler):
         fields = " ".join(f"{key}={value}" for key, value in noted.items())
         text = f"{process.name if process else '?'}: {record.getMessage()} {fields}"
         self._cluster.trace(text)
-        if record.levelno >= logging.ERROR and process is not None and process.alive:
+        sim = None if process is None else self._cluster.nodes.get(process.name)
+        judged = sim is None or not sim.outside
+        if record.levelno >= logging.ERROR and process is not None and process.alive and judged:
             error = record.exc_info[1] if record.exc_info else None
             self._cluster.fail(Violation("nothing goes wrong", f"{text} {error!r}"))

@@ -849,3 +849,25 @@ def _members(scene: Scene) -> set[str]:
 def _on(scene: Scene) -> set[tuple[str, ...]]:
     """The nodes that groups with records should be on."""
     return {tuple(sorted(group.replicas)) for group in scene.map.groups if group.group_id != METADATA}
+
+
+@scenario
+def a_voter_that_starts_again_knows_the_other_by_its_log_alone() -> None:
+    """A node was alone, and another one joined and votes; the map that says where that is is in the log, and not in the
+    state that survives. Neither can do anything without the other, which only the log can tell of."""
+    with Scene(nodes=1, spares=1) as scene:
+        scene.put(scene.one, "a", b"1")
+        first, second = scene.nodes["n1"], scene.nodes["n2"]
+        assert first.node is not None
+        assert first.process is not None
+        second.start()
+        group = first.node.drivers[METADATA].group
+        assert scene.run_until(lambda: group.configuration.voters == ("n1", "n2"), 20.0)
+        assert scene.run_until(lambda: group.commit == group.log.last_index == group.log.durable_index, 5.0)
+        second.crash()
+        first.crash(power=False)
+        first.start()
+        scene.run(1.0)
+        second.start()
+        scene.require_settled(40.0)
+        assert scene.get(scene.two, "a") == (b"1", 1)
