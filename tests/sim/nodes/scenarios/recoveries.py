@@ -44,8 +44,8 @@ _SPACES = [f"space-{number}" for number in range(8)]
 
 
 class _Faults(Trouble):
-    """Those of nodes that keep their groups and slots: a recovery of groups whose slots are on their way is not played
-    here."""
+    """Those of nodes whose groups keep their slots. Slots that move while a majority is lost may be held by two groups
+    after the recovery, or wait for a group of which nothing is left: that is not solved, and not played here."""
 
     def _client(self, number: int) -> None:
         pass
