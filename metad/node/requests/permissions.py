@@ -379,6 +379,11 @@ class Rights:
         """Whether one of its grants says so."""
         return need.key.startswith(self.prefixes(need, is_scoped))
 
+    def allow_all(self, right: str, table: str, scopes: Iterable[str], is_scoped: Callable[[str], bool]) -> bool:
+        """Whether they say so of each of these tenants or namespaces, whatever else the keys are."""
+        prefixes = self.scopes(right, table, is_scoped).prefixes
+        return all("" in prefixes(scope) for scope in scopes)
+
 
 class _Pattern(NamedTuple):
     """Scopes: this one, or all that begin so."""
@@ -583,7 +588,7 @@ class Permissions:
             if shown:
                 tenants = {item.tenant for item in body.items}
                 for table in shown:
-                    if not self._all_of(rights, "read", table, tenants):
+                    if not rights.allow_all("read", table, tenants, self._is_scoped):
                         for item in body.items:
                             yield Need("read", table, item.tenant, item.client_id)
         elif method is LEASE_KEYS:
@@ -654,12 +659,7 @@ class Permissions:
         for each batch."""
         part, first = _part_of(method), method.table.key[0]
         scopes = {*map(attrgetter(f"{part}.{first}" if part else first), items)}
-        return self._all_of(rights, right_of(method), _table_of(method), map(_text, scopes))
-
-    def _all_of(self, rights: Rights, right: str, table: str, scopes: Iterable[str]) -> bool:
-        """Whether these tenants or namespaces are allowed, whatever else the keys are."""
-        prefixes = rights.scopes(right, table, self._is_scoped).prefixes
-        return all("" in prefixes(scope) for scope in scopes)
+        return rights.allow_all(right_of(method), _table_of(method), map(_text, scopes), self._is_scoped)
 
     def scopes(self, method: Method[Any, Any], body: Any) -> list[str]:
         """The tenant or namespace of each item, or of a body without items; none where records have none, or all are

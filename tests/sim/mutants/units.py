@@ -2231,7 +2231,7 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "tenants_of_a_crowd",
         "all tenants of a crowd must be allowed, not one of them",
-        "metad.node.requests.permissions:Permissions._all_of",
+        "metad.node.requests.permissions:Rights.allow_all",
         "return all(",
         "return any(",
         _MAY + "test_a_crowd_of_one_tenant_is_looked_up_once",
