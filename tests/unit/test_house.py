@@ -96,7 +96,7 @@ PAGES = {
     "wire/TABLES.md": 90,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 381
+MARKDOWN_KIB_MAX = 383
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 55,
