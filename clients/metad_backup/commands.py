@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -22,7 +23,7 @@ from metad_client.endpoint import as_url
 if TYPE_CHECKING:
     from .copies import Copy
     from .moving import Progress as Moving
-    from .repository import Manifest, Repository
+    from .repository import BackupError, Manifest, Repository
 
 _MIB: Final = 1024 * 1024
 _RATE_MIB: Final = 64
@@ -33,6 +34,7 @@ def add(commands: Commands) -> None:
     """Add the commands."""
     verbs = commands.group("backup", "back up the cluster while it serves; look into backups", "take")
     take = verbs.add("take", "take a backup: what `metadctl backup DIR` does", _take)
+    take.set_defaults(if_interrupted="the next backup copies only what is missing")
     _where(take)
     take.add_argument("--stale", action="store_true", help="of groups without a leader: what is there of them")
     _rate(take)
@@ -118,18 +120,23 @@ def _opened(parser: Parser) -> Parser:
 
 
 def _repository(a: Arguments, *, create: bool = False) -> Repository:
-    from .repository import BackupError, Repository
+    from .repository import Repository
 
     try:
         return Repository(a.where, create=create)
     except OSError as error:
-        raise BackupError(f"{a.where}: {error.strerror or error}") from None
+        raise _broken(a, error) from None
+
+
+def _broken(a: Arguments, error: OSError) -> BackupError:
+    from .repository import BackupError
+
+    return BackupError(f"{a.where}: {error.strerror or error}")
 
 
 @contextlib.contextmanager
 def _copy(a: Arguments, line: Progress, repository: Repository, manifest: Manifest) -> Iterator[Copy]:
     from .copies import opened
-    from .repository import BackupError
 
     def tell(what: str, done: int, of: int) -> None:
         line.say(f"{what}: {done} of {of}")
@@ -137,9 +144,12 @@ def _copy(a: Arguments, line: Progress, repository: Repository, manifest: Manife
     try:
         with opened(repository, manifest, getattr(a, "at", None), scratch=a.scratch, tell=tell) as copy:
             line.end()
+            if copy.ends_ms:
+                ends = people.when(copy.ends_ms, time.time_ns() // 1_000_000)
+                sys.stderr.write(f"metadctl: nothing was archived after {ends}: this is the state of then\n")
             yield copy
     except OSError as error:
-        raise BackupError(f"{a.where}: {error.strerror or error}") from None
+        raise _broken(a, error) from None
 
 
 def _chosen(a: Arguments, repository: Repository) -> Manifest:
@@ -193,7 +203,10 @@ async def _take(m: Client, a: Arguments, printer: Printer) -> None:
                 shares = f"{people.size(at.bytes)} of {people.size(at.of_bytes)}"
                 line.say(f"{at.files} of {at.of_files} files, {shares}")
 
-            manifest = await take(m, repository, bytes_per_s=a.rate * _MIB, stale=a.stale, tell=tell)
+            try:
+                manifest = await take(m, repository, bytes_per_s=a.rate * _MIB, stale=a.stale, tell=tell)
+            except OSError as error:
+                raise _broken(a, error) from None
     if not a.follow:
         printer.one(_row(manifest), _facts(manifest))
         return
@@ -380,6 +393,7 @@ def add_tenants(verbs: Commands) -> None:
     move.add_argument("--to-as", default="", metavar="NAME", help="as --as, for the other cluster")
     move.add_argument("--to-token-file", default="", metavar="F", help="as --token-file, for the other cluster")
     _rate(move)
+    move.set_defaults(if_interrupted="the same command goes on, and --cancel takes the move back")
     move.add_argument(
         "--cancel", action="store_true", help="give up a move, as long as the other cluster does not serve the tenant"
     )

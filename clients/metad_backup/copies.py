@@ -85,10 +85,12 @@ class Part(NamedTuple):
 class Copy:
     """Made by :func:`opened`."""
 
-    def __init__(self, manifest: Manifest, parts: list[Part]) -> None:
+    def __init__(self, manifest: Manifest, parts: list[Part], ends_ms: int = 0) -> None:
         self.manifest = manifest
         self.parts = parts
         """The groups, by name."""
+        self.ends_ms = ends_ms
+        """Unix time when the archive ends, if that is before the moment that was asked for; else 0."""
 
     @property
     def metadata(self) -> Part:
@@ -166,8 +168,9 @@ def opened(
                 engine = RocksEngine(place, state_options(shared), wal=False, little_room=True)
                 stack.callback(engine.close)
                 engines.update((group.group, engine) for group in node.groups)
-            passed_ms = 0 if at_ms is None else _advance(repository, manifest, engines, at_ms, tell)
-            yield Copy(manifest, parts_of(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups}))
+            passed_ms, ends_ms = (0, 0) if at_ms is None else _advance(repository, manifest, engines, at_ms, tell)
+            parts = parts_of(engines, {one.group: one.now_ms + passed_ms for one in manifest.groups})
+            yield Copy(manifest, parts, ends_ms)
         except ServerError as error:
             raise BackupError(f"backup {manifest.id} cannot be opened: {error}") from None
 
@@ -271,9 +274,10 @@ def parts_of(engines: dict[str, RocksEngine], times_ms: dict[str, int]) -> list[
 
 def _advance(
     repository: Repository, manifest: Manifest, engines: dict[str, RocksEngine], at_ms: int, tell: Tell | None
-) -> int:
-    """Apply what was archived until then. Returns how many milliseconds it was archived for."""
-    until_ms = manifest.taken_ms
+) -> tuple[int, int]:
+    """Apply what was archived until then. Returns how many milliseconds it was archived for, and when the archive ends
+    if that is earlier; else 0."""
+    newest_ms = until_ms = manifest.taken_ms
     if at_ms < manifest.taken_ms:
         raise BackupError(f"backup {manifest.id} was begun later than that: choose an earlier one")
     names = sorted({*engines, *repository.archived_groups()})
@@ -284,6 +288,7 @@ def _advance(
         prefix = keys.group_prefix(group)
         applied = applied_index(engine, prefix)
         for first, last, wall_ms, entry in repository.archived(name):
+            newest_ms = max(newest_ms, wall_ms)
             if wall_ms > at_ms or last <= applied:
                 continue
             if first > applied + 1:
@@ -296,7 +301,7 @@ def _advance(
             applied, until_ms = last, max(until_ms, wall_ms)
         if tell is not None:
             tell("archived groups", number + 1, len(names))
-    return until_ms - manifest.taken_ms
+    return until_ms - manifest.taken_ms, newest_ms if newest_ms < at_ms else 0
 
 
 def _apply(engine: RocksEngine, prefix: bytes, name: str, first: int, records: list[bytes], applied: int) -> None:

@@ -214,11 +214,13 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
             arguments.complain(str(error))
         reason = str(error)  # an exit status of 2 would say that the cluster is unwell
         return _printed(lambda: _show_unknown(Printer(arguments.json), reason))
-    return _printed(lambda: asyncio.run(_run(arguments, url, options, transport)))
+    said = getattr(arguments, "if_interrupted", "")
+    return _printed(lambda: asyncio.run(_run(arguments, url, options, transport)), said)
 
 
-def _printed(command: Callable[[], int]) -> int:
-    """Run a command whose output goes to stdout; returns the exit status."""
+def _printed(command: Callable[[], int], said: str = "") -> int:
+    """Run a command whose output goes to stdout; returns the exit status. ``said``: of what it has begun, if it is
+    interrupted."""
     try:
         with reader_may_leave():
             return command()
@@ -234,6 +236,8 @@ def _printed(command: Callable[[], int]) -> int:
         print_nowhere()
         return 1
     except KeyboardInterrupt:
+        if said:
+            sys.stderr.write(f"metadctl: interrupted: {said}\n")
         return 130
 
 

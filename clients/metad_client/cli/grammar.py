@@ -167,7 +167,10 @@ def broker_life(parser: Parser, help: str) -> None:
 
 def count(text: str) -> int:
     """Read an argument."""
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"no whole number: {text}") from None
     if not 0 <= number < 1 << 63:
         raise argparse.ArgumentTypeError(f"not between 0 and 2**63: {text}")
     return number

@@ -168,8 +168,11 @@ def _slots(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        begin = count(first)
-        end = count(last) if dash else begin
+        try:
+            begin = count(first)
+            end = count(last) if dash else begin
+        except ValueError:
+            begin, end = 1, 0
         if not begin <= end < SLOTS:
             raise argparse.ArgumentTypeError(f"no range of slots from 0 to {SLOTS - 1}: {part}")
         found += range(begin, end + 1)

@@ -75,6 +75,7 @@ _LOOK_AGAIN_S = 0.5
 
 def add_wait(parser: Parser, done: str) -> None:
     """Add the options of a command that can wait for what it has begun."""
+    parser.set_defaults(if_interrupted="what was ordered goes on")
     parser.add_argument("--wait", action="store_true", help=f"end when {done}")
     parser.add_argument(
         "--deadline",

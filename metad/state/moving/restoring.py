@@ -68,7 +68,7 @@ def _evaluate(view: View, command: Command[Restore]) -> Restored:
         elif body.step == "cancel":
             return _cancel(view, body, known)
         elif known is None or body.attempt != known.attempt:
-            raise ConflictError(f"attempt {body.attempt} to restore {view.name} is void")
+            raise _void(view, body)
         elif body.step == "rows":
             known = _rows(view, body, known)
         elif body.step == "end":
@@ -102,6 +102,10 @@ def _check(view: View) -> None:
         raise ConflictError(f"{view.name} has records of table {table} already: restore into an empty cluster")
 
 
+def _void(view: View, body: Restore) -> ConflictError:
+    return ConflictError(f"attempt {body.attempt} to restore {view.name} is over: a later restore has taken its place")
+
+
 def _begin(view: View, body: Restore, known: RestoreState | None) -> tuple[RestoreState, int]:
     if known is None:
         _check(view)
@@ -110,7 +114,7 @@ def _begin(view: View, body: Restore, known: RestoreState | None) -> tuple[Resto
         write_slots(view, changed)
         return RestoreState(body.backup, body.attempt, 0, held.slots, 0, view.now_ms), 0
     if body.attempt < known.attempt:
-        raise ConflictError(f"attempt {body.attempt} to restore {view.name} is void")
+        raise _void(view, body)
     dropped = _drop(view)
     return msgspec.structs.replace(known, attempt=body.attempt, batch=0), dropped
 

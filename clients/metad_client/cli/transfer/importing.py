@@ -8,6 +8,8 @@ written, and leaves that alone. What is refused is put, with the reason, into fi
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import secrets
 import time
@@ -78,6 +80,7 @@ def add(commands: Commands) -> None:
     export.add_argument("--tenant", metavar="T", help="only the records of this tenant, or namespace")
     verbs = commands.group("import", "put files of records into a cluster that serves", "files")
     files = verbs.add("files", "what `metadctl export` or `metad-spark export` wrote: `metadctl import DIR`", _import)
+    files.set_defaults(if_interrupted="the same command goes on")
     files.add_argument("directory", type=Path, metavar="DIR", help="has files TABLE.jsonl, or TABLE/*.parquet")
     _which(files)
     files.add_argument("--overwrite", action="store_true", help="replace records that are there and differ")
@@ -176,6 +179,10 @@ class Import:
 
     async def run(self) -> dict[str, Done]:
         """Import; what became of each file. Raises MetadError, OSError."""
+        with _alone(self._directory):
+            return await self._run()
+
+    async def _run(self) -> dict[str, Done]:
         made, files = self._files()
         reply = await self._m.cluster.map()
         cluster = "" if reply.map is None else reply.map.cluster_id
@@ -199,6 +206,8 @@ class Import:
         made = _made(self._directory)
         found = {path.stem: path for path in sorted(self._directory.glob("*.jsonl"))}
         found |= {path.name: path for path in sorted(self._directory.iterdir()) if any(path.glob("*.parquet"))}
+        if odd := [path for path in found.values() if path.suffix == ".jsonl" and not path.is_file()]:
+            raise InvalidRequestError(f"{odd[0]}: no regular file")
         if missing := [name for name in self._wanted if name not in found]:
             raise InvalidRequestError(
                 f"{self._directory}: there is no {missing[0]}.jsonl, and no {missing[0]}/*.parquet"
@@ -271,7 +280,7 @@ class Import:
                 if isinstance(document, ValueError):
                     raise document
                 lines.append((read_document(document, kind.line, others), document))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 refused.add(document, error)
         lines, over = [one for one in lines if not kind.over(job, one[0])], len(lines)
         done.over = over - len(lines)
@@ -292,6 +301,20 @@ class Import:
         done.written = len(todo) - len(errors)
         done.refused = done.lines - done.written - done.unchanged - done.over
         return done
+
+
+@contextlib.contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """Nobody else imports these files: their note and what is refused are one's own. Raises InvalidRequestError."""
+    held = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequestError(f"{directory}: another import of it is under way") from None
+        yield
+    finally:
+        os.close(held)
 
 
 class _Refused:
@@ -396,8 +419,8 @@ def _of_lines(path: Path) -> Iterator[Any]:
                 document = decode(line)
                 if not isinstance(document, dict):
                     raise BadLine("a line is a JSON object")
-            except (msgspec.MsgspecError, BadLine, UnicodeDecodeError) as error:
-                document = BadLine(str(error))
+            except (msgspec.MsgspecError, BadLine, UnicodeDecodeError, RecursionError) as error:
+                document = BadLine("it is nested too deeply" if isinstance(error, RecursionError) else str(error))
                 document.line = line[:1_000].decode(errors="replace").strip()
             yield document
 
