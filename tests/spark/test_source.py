@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 import metad.embedded
 from metad_client import (
@@ -186,15 +187,22 @@ def test_slot_ranges_are_more_partitions_of_the_same(spark: SparkSession, cluste
 
 
 def test_filters_are_pushed_where_spark_has_that_on(spark: SparkSession, cluster: str) -> None:
-    spark.conf.set(PUSHDOWN, "true")
-    try:
-        register(spark)
-        frame = spark.read.format("metad").option("table", "session").load(cluster)
-        some = frame.where("tenant = 't2' and client_id like 'c-0000%' and connected")
-        assert {row.client_id for row in some.collect()} == {"c-00002", "c-00005", "c-00008"}
-    finally:
-        spark.conf.set(PUSHDOWN, "false")
-        register(spark)
+    """Whether it is on is looked at by each read: where it was on when the session learned of the source, and off
+    later, every read failed."""
+    frame = spark.read.format("metad").option("table", "session").load(cluster)
+    some = frame.where("tenant = 't2' and client_id like 'c-0000%' and connected")
+    several = frame.where("tenant in ('t0', 't2') and client_id between 'c-00000' and 'c-00003'")
+    slot = frame.where("tenant = 't1'").first().slot  # type: ignore[union-attr]
+    of_a_slot = frame.where(f"slot = {slot}").count()
+    for pushes in ("true", "false", "true"):
+        spark.conf.set(PUSHDOWN, pushes)
+        try:
+            assert {row.client_id for row in some.collect()} == {"c-00002", "c-00005", "c-00008"}
+            assert {row.client_id for row in several.collect()} == {"c-00000", "c-00002", "c-00003"}
+            assert frame.where(f"slot = {slot}").count() == of_a_slot > 0
+            assert frame.where(F.col("tenant") == "x" * 200_000).count() == 0  # no group takes such a long filter
+        finally:
+            spark.conf.set(PUSHDOWN, "false")
 
 
 @pytest.mark.parametrize(

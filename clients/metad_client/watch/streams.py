@@ -406,7 +406,7 @@ class Streams:
         """Count the time without a stream of every group, if it is bounded."""
         if self._idle_timeout_s is None or self.ended:
             return
-        down = not self._turn or any(not stream.live for stream in self._turn)
+        down = not self._turn or bool(_down(self._turn, self._over))
         if not down and self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -414,7 +414,7 @@ class Streams:
             self._idle_timer = self._loop.call_later(self._idle_timeout_s, self._idle)
 
     def _idle(self) -> None:
-        down = [stream for stream in self._turn if not stream.live]
+        down = _down(self._turn, self._over)
         groups = ", ".join(stream.name for stream in down) or "any group"
         why = next((f": {stream.obstacle}" for stream in down if stream.obstacle is not None), "")
         text = f"the watch has had no stream of {groups} for {self._idle_timeout_s:.3g} s{why}"
@@ -704,6 +704,11 @@ class Streams:
             first=first,
             last=last,
         )
+
+
+def _down(streams: Iterable[GroupStream], over: set[GroupStream]) -> list[GroupStream]:
+    """The groups without a stream, but for those of which the watch wants no more."""
+    return [stream for stream in streams if not stream.live and stream not in over]
 
 
 def _counted(changes: Iterable[WatchChange], slots: int) -> list[WatchChange]:

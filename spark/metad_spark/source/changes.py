@@ -4,55 +4,70 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
-from metad_client import Client, GroupId, Snapshot, Watch, WatchBatch, Watched, WatchRows
-from metad_client.watch.position import ALL, NOBODY
-from metad_client.watch.token import from_text
-from metad_wire.cluster import SLOTS
+from metad_client import Client, GroupId, Snapshot, Watch, WatchBatch, WatchRows
+from metad_client.watch.position import ALL, NOBODY, Position, bits_of, is_among
+from metad_client.watch.streams import CREDIT_BYTES_MIN
+from metad_client.watch.token import from_text, packed_slots, to_text
+from metad_client.watch.token import read as read_token
+from metad_client.watch.watch import BUFFER_BYTES
+from metad_wire.cluster import SLOTS, slot_bits, slots_in
 from metad_wire.method import MALFORMED
 from metad_wire.watch import ChangeKind
 
 from .columns import KEY, RowColumns, key_columns, row_table
 from .errors import ClusterError, LostChangesError
-from .groups import Share, moved, opened, slots_of
+from .groups import Share, moved, opened, ranges_of, slots_of
 from .live import batches, rows_in
 from .options import Settings
-from .shapes import CHANGE, REVISION, ROW, SLOT, SNAPSHOT, TIME_MS, Row, Shape
+from .shapes import CHANGE, CHANGE_TIME, REVISION, ROW, SLOT, SNAPSHOT, TIME_MS, Row, Shape
 
 _ROWS: Final = 16_384
 PROGRESS_S: Final = 0.1
+FEW_BYTES: Final = CREDIT_BYTES_MIN
+"""A watch that is only to say that something has happened holds so much of it."""
 _KINDS: Final = {int(kind): kind.name.lower() for kind in ChangeKind}
 
 
 def watch_of(
-    client: Client, settings: Settings, shape: Shape, *, token: str | None, until: str | None, keys_only: bool = False
+    client: Client,
+    settings: Settings,
+    shape: Shape,
+    *,
+    token: str | None,
+    until: str | None,
+    keys_only: bool = False,
+    buffer_bytes: int = BUFFER_BYTES,
 ) -> Watch:
     """A watch of the rows of a shape."""
     return client.watch(
-        _watched(settings, shape),
+        settings.watched(row.name for row in shape.rows),
         token=token,
         until=until,
         keys_only=keys_only,
         progress_s=PROGRESS_S,
         idle_timeout_s=settings.timeout_s,
+        buffer_bytes=buffer_bytes,
     )
-
-
-def _watched(settings: Settings, shape: Shape) -> Watched:
-    return Watched(shape.table, settings.tenant, settings.prefix, rows=tuple(row.name for row in shape.rows))
 
 
 async def here(client: Client, settings: Settings, shape: Shape) -> str:
     """A token of now. Freshness: everything that was acknowledged before is behind it, for a watch that begins now
     begins behind that. It is taken once every slot is read."""
     async with watch_of(client, settings, shape, token=None, until=None, keys_only=True) as watch:
-        async for batch in watch:
-            if batch.kind == "progress" and watch.is_settled:
-                return batch.token
+        return await settled(watch, settings)
+
+
+async def settled(watch: Watch, settings: Settings) -> str:
+    """The token of a watch that begins now, once every slot is read. The watch goes on behind it."""
+    async for batch in watch:
+        if batch.kind == "progress" and watch.is_settled:
+            return batch.token
     raise ClusterError(f"{settings.source}: the client was closed")
 
 
@@ -73,32 +88,89 @@ async def next_token(watch: Watch, settings: Settings, rows_max: int, since: flo
     return watch.token, count
 
 
-def read(settings: Settings, shape: Shape, begin: str, end: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The changes between two tokens, in batches of exactly this schema. Raises ClusterError, LostChangesError."""
-    tables: list[pa.Table] = []
+class Piece(msgspec.Struct, frozen=True):
+    """What one task reads: the changes between two tokens, of these slots (a bit map; empty: of all)."""
 
-    async def taken() -> None:
+    begin: str
+    end: str
+    slots: bytes = b""
+
+
+def pieces(begin: str, end: str, shape: Shape, slot_ranges: int) -> list[Piece]:
+    """What the tasks of a batch read: each a group, or a range of its slots. Where no slot has moved between the two
+    tokens, each group has all changes of its slots in its own log: a task reads it from the one token to the other,
+    and is already at the end of all other groups. Where one has moved, what counts depends on the order of several
+    logs, and one task reads all of them."""
+    cluster_id, before, declared = read_token(begin)
+    _, after, _ = read_token(end)
+    if any(not _same(before[kind], after[kind]) for kind in before):
+        return [Piece(begin, end)]
+    found: list[Piece] = []
+    for kind, position in after.items():
+        readers = packed_slots(position)
+        for ordinal, index in position.indexes.items():
+            counts = position.counts(ordinal) & wanted_slots(shape)
+            if index <= before[kind].index(ordinal) or not counts:
+                continue
+            own = {**position.indexes, ordinal: before[kind].index(ordinal)}
+            token = to_text(cluster_id, {kind: (own, readers)}, declared)
+            slots = slots_in(counts.to_bytes(SLOTS // 8, "big"))
+            parts = [slot_bits(part) for part in ranges_of(slots, slot_ranges)]
+            found += [Piece(token, end, part if len(parts) > 1 else b"") for part in parts]
+    return found
+
+
+def _same(before: Position, after: Position) -> bool:
+    """Whether each slot is read as before, and none is missing or on its way to another group."""
+    return before.readers == after.readers and not after.missing and not after.sealed
+
+
+def wanted_slots(shape: Shape) -> int:
+    """The slots that a table's records are in, as a bit map. What is in no slot is read where slot 0 is, once."""
+    return ALL if shape.slotted else 1 << (SLOTS - 1)
+
+
+def read(settings: Settings, shape: Shape, piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The changes of a piece, in batches of exactly this schema: nothing is read before what came has been taken.
+    Raises ClusterError, LostChangesError."""
+
+    async def taken() -> AsyncGenerator[pa.Table]:
+        begin, end = piece.begin, piece.end
         async with opened(settings) as client, watch_of(client, settings, shape, token=begin, until=end) as watch:
-            collector = _Collector(shape, schema)
+            collector = _Collector(shape, schema, bits_of(piece.slots) if piece.slots else ALL)
             async for batch in watch:
                 check(batch, settings)
                 collector.add(batch)
                 if collector.count >= _ROWS:
-                    tables.extend(collector.tables())
-            tables.extend(collector.tables())
+                    for table in collector.tables():
+                        yield table
+            for table in collector.tables():
+                yield table
 
     try:
-        asyncio.run(taken())
+        for table in _stepped(taken()):
+            yield from batches(table, schema)
     except MALFORMED as error:
         raise ClusterError(f"{settings.source}: {type(error).__name__}: {error}") from None
-    for table in tables:
-        yield from batches(table, schema)
+
+
+def _stepped(found: AsyncGenerator[pa.Table]) -> Iterator[pa.Table]:
+    """What an asynchronous generator yields, which stands still until the next is wanted."""
+
+    async def step() -> pa.Table | None:
+        return await anext(found, None)
+
+    with asyncio.Runner() as runner:
+        try:
+            while (table := runner.run(step())) is not None:
+                yield table
+        finally:
+            runner.run(found.aclose())
 
 
 def shares(begin: str, shape: Shape) -> list[Share]:
-    """What the tasks of a first batch read: the slots of each group as they are read at a token. What is in no slot is
-    read where slot 0 is, once."""
-    wanted = ALL if shape.slotted else 1 << (SLOTS - 1)
+    """What the tasks of a first batch read: the slots of each group as they are read at a token."""
+    wanted = wanted_slots(shape)
     _, positions = from_text(begin)
     least = indexes_of(begin)
     found: list[Share] = []
@@ -113,7 +185,7 @@ def read_rows(settings: Settings, shape: Shape, share: Share, schema: pa.Schema)
     """The rows of a share, as they were when the stream began: those that have changed since are left out, because
     their changes follow in the stream. Raises ClusterError, LostChangesError."""
     collector = _Collector(shape, schema)
-    watched = _watched(settings, shape)
+    watched = settings.watched(row.name for row in shape.rows)
     changed: set[tuple[int, bytes]] = set()
     tables: list[pa.Table] = []
 
@@ -173,8 +245,10 @@ def check(batch: WatchBatch, settings: Settings) -> None:
 class _Collector:
     """Changes as columns. Those of each kind of row are together, in order."""
 
-    def __init__(self, shape: Shape, schema: pa.Schema) -> None:
+    def __init__(self, shape: Shape, schema: pa.Schema, slots: int = ALL) -> None:
+        """``slots``: a bit map of those whose changes are taken."""
         self.count = 0
+        self._slots = slots
         self._shape = shape
         self._schema = schema
         self._columns = {row.number: (row, RowColumns(row, schema)) for row in shape.rows}
@@ -188,10 +262,11 @@ class _Collector:
 
     def add(self, batch: WatchBatch) -> None:
         """What a batch has."""
+        every = self._slots == ALL
         for entry, changes in batch.entries:
             for change in changes:
                 found = self._rows.get(change.row)
-                if found is not None:
+                if found is not None and (every or is_among(self._slots, change.row, change.key)):
                     keys, values, kinds, revisions, times = found
                     keys.append(change.key)
                     values.append(change.value)
@@ -244,6 +319,9 @@ class _Collector:
         said[CHANGE] = pa.array(kinds, pa.string())
         said[ROW] = pa.array([row.name] * len(keys), pa.string())
         said[TIME_MS] = pa.array(times, pa.int64())
+        if CHANGE_TIME in self._schema.names:
+            times_us = [time_ms * 1_000 if time_ms else None for time_ms in times]
+            said[CHANGE_TIME] = pa.array(times_us, pa.timestamp("us", "UTC"))
         said[REVISION] = pa.array(revisions, pa.int64())
         return pa.table(
             {

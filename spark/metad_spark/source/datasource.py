@@ -15,7 +15,7 @@ from .directory import listing_of
 from .errors import OptionError
 from .groups import declaration_of
 from .options import Settings, settings_of
-from .reader import MetadReader, PushingReader
+from .reader import MetadReader
 from .schema import changes_schema_of
 from .sink import MetadWriter, stream_writer
 from .stream import MetadStreamReader
@@ -65,11 +65,3 @@ class MetadDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """What writes a stream."""
         return stream_writer(self._settings, schema, overwrite)
-
-
-class PushingDataSource(MetadDataSource):
-    """The same where ``spark.sql.python.filterPushdown.enabled`` is true."""
-
-    def reader(self, schema: StructType) -> PushingReader:
-        """What reads a table at once, and as little of it as Spark's filters leave."""
-        return PushingReader(self._settings, schema)

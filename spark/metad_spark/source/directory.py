@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from metad_wire.tables.table import PlainTable
 
 from .errors import DirectoryError, OptionError
+from .options import Settings
 from .shapes import Row, Shape, names, shape_of
 
 LIST: Final = "metad-snapshot.json"
@@ -88,43 +89,48 @@ def listing_of(directory: Path) -> Listing:
     return found
 
 
-def parts(directory: Path, shape: Shape, tenant: str | None) -> list[FilePart]:
-    """What tasks are to read. Raises DirectoryError."""
+def parts(settings: Settings, shape: Shape) -> list[FilePart]:
+    """What tasks are to read. Raises DirectoryError, also where the list names a file outside of its directory: it may
+    come from someone else."""
     home, _ = home_of(shape)
+    directory = settings.directory
     listing = listing_of(directory)
     if home not in listing.tables:
         raise DirectoryError(f"{directory}: it has no table {home}; it has {', '.join(sorted(listing.tables))}")
     found: list[FilePart] = []
     for file in listing.tables[home]:
         path = directory / file.path
+        if not path.resolve().is_relative_to(directory.resolve()):
+            raise DirectoryError(f"{directory / LIST}: it names {file.path}, which is not in {directory}")
         metadata = _opened(path).metadata
         if metadata.num_rows != file.rows:
             raise DirectoryError(f"{path}: it has {metadata.num_rows} records, and {LIST} says {file.rows}")
         wanted = [
             number
             for number in range(metadata.num_row_groups)
-            if tenant is None or not shape.keys or _may_have(metadata.row_group(number), shape.keys[0].name, tenant)
+            if not shape.keys or _may_have(metadata.row_group(number), shape.keys[0].name, settings)
         ]
         for begin in range(0, len(wanted), PART_ROW_GROUPS):
             found.append(FilePart(str(path), wanted[begin : begin + PART_ROW_GROUPS]))
     return found
 
 
-def read(part: FilePart, shape: Shape, schema: pa.Schema, tenant: str | None, prefix: str) -> Iterator[pa.RecordBatch]:
+def read(part: FilePart, shape: Shape, schema: pa.Schema, settings: Settings) -> Iterator[pa.RecordBatch]:
     """The records of a part, in batches of exactly this schema. Raises DirectoryError."""
     file = _opened(Path(part.path))
     _, row = home_of(shape)
     keys = [key.name for key in shape.keys]
-    by = [] if tenant is None else [(keys[0], tenant)]
-    starts = keys[len(by)] if prefix else ""
+    tenants = settings.tenants or (() if settings.tenant is None else (settings.tenant,))
+    by = keys[:1] if tenants else []
+    starts = keys[len(by)] if settings.prefix else ""
     must = row.columns[0].name if row is not None else ""
     stored = set(file.schema_arrow.names)
-    wanted = [name for name in {*schema.names, *(name for name, _ in by), starts, must} if name in stored]
+    wanted = [name for name in {*schema.names, *by, starts, must} if name in stored]
     try:
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=part.row_groups, columns=wanted, use_threads=False):
-            masks = [pc.equal(batch[name], value) for name, value in by]
+            masks = [pc.is_in(batch[name], value_set=pa.array(tenants)) for name in by]
             if starts:
-                masks.append(pc.starts_with(batch[starts], prefix))
+                masks.append(pc.starts_with(batch[starts], settings.prefix))
             if must:
                 masks.append(pc.is_valid(batch[must]))
             mask = functools.reduce(pc.and_, masks) if masks else None
@@ -184,13 +190,17 @@ def _opened(path: Path) -> pq.ParquetFile:
         raise DirectoryError(f"{path}: {error}") from None
 
 
-def _may_have(group: pq.RowGroupMetaData, name: str, value: str) -> bool:
-    """Whether a column may have the value in a row group, by the least and the greatest that are in it."""
+def _may_have(group: pq.RowGroupMetaData, name: str, settings: Settings) -> bool:
+    """Whether a row group may have wanted records, by the least and the greatest value of the key's first column."""
+    tenants, prefix = settings.tenants or (settings.tenant,), settings.prefix
     for number in range(group.num_columns):
         column = group.column(number)
         statistics = column.statistics
         if column.path_in_schema == name and statistics is not None and statistics.has_min_max:
-            return bool(statistics.min <= value <= statistics.max)
+            least, most = statistics.min, statistics.max
+            if tenants == (None,):
+                return bool(least[: len(prefix)] <= prefix <= most[: len(prefix)]) if prefix else True
+            return any(least <= tenant <= most for tenant in tenants)
     return True
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -61,17 +61,24 @@ def declaration_of(settings: Settings) -> bytes:
 
 
 async def shares(client: Client, settings: Settings, shape: Shape) -> list[Share]:
-    """The shares of a table: every slot in one of them."""
+    """The shares of a table: every slot that is wanted in one of them."""
     reply = await map_of(client, settings)
     if not shape.slotted:
         return [Share(shape.table.kind, 0, slot_bits(range(SLOTS)))]
     found: list[Share] = []
     for group, slots in reply.holders(shape.table.kind).items():
-        count = min(settings.slot_ranges, len(slots))
-        ends = [len(slots) * number // count for number in range(count + 1)]
-        for begin, end in itertools.pairwise(ends):
-            found.append(Share(group.kind, group.ordinal, slot_bits(slots[begin:end])))
+        wanted = [slot for slot in slots if settings.slots is None or slot in settings.slots]
+        for part in ranges_of(wanted, settings.slot_ranges):
+            found.append(Share(group.kind, group.ordinal, slot_bits(part)))
     return found
+
+
+def ranges_of(slots: Sequence[int], most: int) -> Iterator[Sequence[int]]:
+    """The slots in so many parts of about the same size, or in one for each slot if there are fewer."""
+    count = min(most, len(slots))
+    ends = [len(slots) * number // count for number in range(count + 1)] if count else []
+    for begin, end in itertools.pairwise(ends):
+        yield slots[begin:end]
 
 
 async def moved(client: Client, settings: Settings, share: Share, slots: set[int]) -> dict[GroupId, list[int]]:

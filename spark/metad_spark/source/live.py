@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from metad_client import Client, GroupId, Snapshot, Watched, WatchRows
+from metad_client import Client, GroupId, Snapshot, WatchRows
 from metad_wire.method import MALFORMED
 from metad_wire.tables import ROWS
 from metad_wire.tables.table import PlainTable
@@ -128,7 +128,7 @@ async def _tables(
 ) -> AsyncIterator[pa.Table]:
     """One for each group that had to be asked: slots may have moved since the shares were made."""
     collector = Collector(shape, schema)
-    watched = Watched(shape.table, settings.tenant, settings.prefix, rows=tuple(row.name for row in collector.rows))
+    watched = settings.watched(row.name for row in collector.rows)
     left = slots_of(share)
     asked: dict[GroupId, list[int]] = {share.group: sorted(left)}
     while left:

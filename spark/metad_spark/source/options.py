@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from metad_client import Options, TlsFiles
+from metad_client import Options, TlsFiles, Watched
 from metad_client.endpoint import scheme_of
 from metad_wire.cluster import SLOTS
 
@@ -52,11 +52,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the sink in ``foreachBatch``: the number of the batch."""
     declared: bytes = b""
     """No option: the declaration of a table that a program has declared."""
+    tenants: tuple[str, ...] = ()
+    """No option: several instead of ``tenant``, from the filters of a query."""
+    slots: frozenset[int] | None = None
+    """No option: the slots that the filters of a query leave; None: all."""
 
     @property
     def shape(self) -> Shape:
         """The table as columns. Raises OptionError."""
         return shape_of(self.table, self.declared)
+
+    def watched(self, rows: Iterable[str]) -> list[Watched]:
+        """What to ask the groups for: these rows of the table, of the tenants that are wanted."""
+        named = tuple(rows)
+        tenants = self.tenants or (self.tenant,)
+        return [Watched(self.shape.table, tenant, self.prefix, rows=named) for tenant in tenants]
 
     @property
     def is_live(self) -> bool:
@@ -88,8 +98,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise OptionError(str(error)) from None
 
 
+_NO_OPTIONS: Final = frozenset({"declared", "tenants", "slots"})
 _BY_NAME: Final = {
-    field.name.replace("_", ""): field for field in msgspec.structs.fields(Settings) if field.name != "declared"
+    field.name.replace("_", ""): field for field in msgspec.structs.fields(Settings) if field.name not in _NO_OPTIONS
 }
 
 

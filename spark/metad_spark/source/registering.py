@@ -7,13 +7,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-
 
 def register(spark: SparkSession) -> None:
     """Teach this session ``format("metad")``. It needs the package where Spark's Python runs, too. Filters of queries
-    narrow what is read if ``spark.sql.python.filterPushdown.enabled`` is true when this is called."""
-    from .datasource import MetadDataSource, PushingDataSource
+    narrow what is read where ``spark.sql.python.filterPushdown.enabled`` is true when a query is planned."""
+    from .datasource import MetadDataSource
 
-    pushes = spark.conf.get(_PUSHDOWN, "false") == "true"
-    spark.dataSource.register(PushingDataSource if pushes else MetadDataSource)
+    spark.dataSource.register(MetadDataSource)

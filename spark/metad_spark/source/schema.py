@@ -19,10 +19,11 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampType,
 )
 
 from .errors import OptionError
-from .shapes import CHANGE, REVISION, ROW, SLOT, TIME_MS, Column, Shape, shape_of
+from .shapes import CHANGE, CHANGE_TIME, REVISION, ROW, SLOT, TIME_MS, Column, Shape, shape_of
 
 _SPARK = {bool: BooleanType(), int: LongType(), float: DoubleType(), str: StringType(), bytes: BinaryType()}
 _ARROW: dict[type[DataType], pa.DataType] = {
@@ -31,6 +32,7 @@ _ARROW: dict[type[DataType], pa.DataType] = {
     DoubleType: pa.float64(),
     StringType: pa.string(),
     BinaryType: pa.binary(),
+    TimestampType: pa.timestamp("us", "UTC"),
 }
 
 
@@ -48,12 +50,14 @@ def schema_of_shape(shape: Shape) -> StructType:
 
 
 def changes_schema_of(table: str, declared: bytes = b"") -> StructType:
-    """What ``format("metad")`` has: these columns, and what has happened (``change``, ``row``, ``time_ms``). A record
-    that is read at once and one that is followed have the same columns, because Spark does not say which is wanted."""
+    """What ``format("metad")`` has: these columns, and what has happened (``change``, ``row``, ``time_ms``, and
+    the same as a timestamp, ``change_time``). A record that is read at once and one that is followed have the same
+    columns, because Spark does not say which is wanted."""
     happened = [
         StructField(CHANGE, StringType(), False),
         StructField(ROW, StringType()),
         StructField(TIME_MS, LongType(), False),
+        StructField(CHANGE_TIME, TimestampType()),
     ]
     return StructType([*schema_of(table, declared).fields, *happened])
 

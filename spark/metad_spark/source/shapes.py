@@ -26,6 +26,8 @@ ROW: Final = "row"
 """Which row of the record has changed; null for a record as a whole."""
 TIME_MS: Final = "time_ms"
 """When, by the clock of the group's leader; 0 for a record as it is."""
+CHANGE_TIME: Final = "change_time"
+"""The same as a timestamp, for watermarks; null for a record as it is."""
 LISTED: Final = frozenset({"broker"})
 """Tables that are listed as a whole, for a list says more of a record than a watch shows."""
 

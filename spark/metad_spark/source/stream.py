@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from metad_client import Client, OffsetCommitItem, Watch
+from metad_client.watch.watch import BUFFER_BYTES
 
 from . import changes
 from .errors import OptionError
@@ -47,10 +48,10 @@ Offset = dict[str, str]
 
 
 class ChangesPartition(InputPartition):
-    """What happened between two tokens."""
+    """What happened between two tokens in a group, or in some slots of it."""
 
-    def __init__(self, begin: str, end: str) -> None:
-        super().__init__((begin, end))
+    def __init__(self, value: changes.Piece) -> None:
+        super().__init__(value)
 
 
 class MetadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -88,6 +89,8 @@ class MetadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not start["token"]:
             return {"token": self._target or self._here()}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+        if self._target and not rows_max:
+            return {"token": self._target}  # nothing has to be counted
         return {"token": self._opened().next(start["token"], self._target or None, rows_max)}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -104,7 +107,8 @@ class MetadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start["token"] == end["token"]:
             return []
         if start["token"]:
-            return [ChangesPartition(start["token"], end["token"])]
+            shape, ranges = self._settings.shape, self._settings.slot_ranges
+            return [ChangesPartition(piece) for piece in changes.pieces(start["token"], end["token"], shape, ranges)]
         return [SharePartition(share) for share in changes.shares(end["token"], self._settings.shape)]
 
     def commit(self, end: Offset) -> None:
@@ -135,8 +139,9 @@ class MetadStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         value = partition.value
         if isinstance(value, Share):
             return changes.read_rows(settings, shape, value, schema)
-        begin, end = value
-        return changes.read(settings, shape, begin, end, schema)
+        if isinstance(value, changes.Piece):
+            return changes.read(settings, shape, value, schema)
+        return iter(())  # Spark makes a partition of nothing where there is none
 
 
 class _Service:
@@ -165,7 +170,8 @@ class _Service:
         return self.latest
 
     def next(self, begin: str, until: str | None, rows_max: int) -> str:
-        """Where a batch ends that begins at a token: the same token if nothing has happened."""
+        """Where a batch ends that begins at a token: the same token if nothing has happened. Without ``rows_max`` no
+        change has to be counted: once anything has happened, the batch ends now, and its tasks alone read it."""
 
         async def moved() -> str:
             since = time.monotonic()
@@ -174,9 +180,20 @@ class _Service:
                     await self._watch.close()
                 client = await self._connected()
                 self._watch = changes.watch_of(
-                    client, self._settings, self._shape, token=begin, until=until, keys_only=True
+                    client,
+                    self._settings,
+                    self._shape,
+                    token=begin,
+                    until=until,
+                    keys_only=True,
+                    buffer_bytes=BUFFER_BYTES if rows_max else changes.FEW_BYTES,
                 )
-            end, count = await changes.next_token(self._watch, self._settings, rows_max, None if until else since)
+            most = rows_max or 1
+            end, count = await changes.next_token(self._watch, self._settings, most, None if until else since)
+            if count and not rows_max:
+                await self._watch.close()
+                self._watch = await self._watch_from_now()
+                end = await changes.settled(self._watch, self._settings)
             if not count and since - self._told_at < _QUIET_S:
                 self._at = begin  # the watch is ahead by what is no change of this table
                 return begin
@@ -213,6 +230,13 @@ class _Service:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    async def _watch_from_now(self) -> Watch:
+        client = await self._connected()
+        few = changes.FEW_BYTES
+        return changes.watch_of(
+            client, self._settings, self._shape, token=None, until=None, keys_only=True, buffer_bytes=few
+        )
 
     async def _connected(self) -> Client:
         if self._client is None:

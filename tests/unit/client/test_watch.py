@@ -50,7 +50,7 @@ from metad_client.watch.filters import filters_of
 from metad_client.watch.position import Pin, Position
 from metad_client.watch.stream import GroupStream
 from metad_client.watch.streams import QUOTA_S
-from metad_client.watch.token import packed_slots, to_text
+from metad_client.watch.token import from_text, packed_slots, to_text
 from metad_wire.cluster import SLOTS, GroupId
 from metad_wire.methods import encode
 from metad_wire.policy import PathRule
@@ -1124,6 +1124,23 @@ async def test_a_watch_until_a_token_delivers_what_is_between_and_ends(connected
             assert between.token == tokens[last]
     await settled()
     assert len(nodes.live) == 2  # of the first watch
+
+
+async def test_a_group_that_is_at_the_end_has_no_stream_and_is_not_missed(connected: Client, nodes: WatchNodes) -> None:
+    """As a task of Spark reads one group of several. The wait for the other one's stream ended it, after its bound."""
+    watch = await connected.watch("kv").opened()
+    begin = watch.token
+    a(nodes).put("k", b"1", "ns")
+    b(nodes).put("k", b"2", other(nodes))
+    await take(watch, 2)
+    cluster_id, last = from_text(watch.token)
+    at = {**last["data"].indexes, a(nodes).ordinal: from_text(begin)[1]["data"].index(a(nodes).ordinal)}
+    mine = to_text(cluster_id, {"data": (at, packed_slots(last["data"]))})
+    await watch.close()
+    between = connected.watch("kv", token=mine, until=watch.token, idle_timeout_s=5)
+    await asyncio.sleep(20)
+    assert len(nodes.live) == 1
+    assert [event.record.value async for batch in between for event in batch.events] == [b"1"]
 
 
 def other(nodes: WatchNodes) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -92,6 +95,88 @@ def test_what_is_in_no_slot_is_read_once_wherever_slots_are() -> None:
     for name in ("broker", "cluster", "declaration"):
         (share,) = changes.shares(token, shape_of(name))
         assert (share.group, share.slots) == (GroupId("metadata", 0), first.to_bytes(128, "big"))
+
+
+HALF = ALL >> 512
+BOTH = {Reader(0, 0): ALL & ~HALF, Reader(1, 0): HALF}
+
+
+def token_of(indexes: dict[int, int], readers: dict[Reader, int]) -> str:
+    position = Position(indexes, readers)
+    return to_text("cluster", {"data": (position.indexes, packed_slots(position))})
+
+
+def test_a_batch_has_a_task_for_each_group_and_range_of_its_slots() -> None:
+    begin, end = token_of({0: 5, 1: 9}, BOTH), token_of({0: 7, 1: 12}, BOTH)
+    first, second = changes.pieces(begin, end, SESSION, 1)
+    assert [(piece.end, piece.slots) for piece in (first, second)] == [(end, b"")] * 2
+    assert changes.indexes_of(first.begin) == {"data-0": 5, "data-1": 12}
+    assert changes.indexes_of(second.begin) == {"data-0": 7, "data-1": 9}
+    four = changes.pieces(begin, end, SESSION, 2)
+    assert [piece.begin for piece in four] == [first.begin] * 2 + [second.begin] * 2
+    slots = [int.from_bytes(piece.slots, "big") for piece in four]
+    assert (slots[0] | slots[1], slots[0] & slots[1], slots[2] | slots[3]) == (ALL & ~HALF, 0, HALF)
+
+
+def test_a_group_in_which_nothing_has_happened_has_no_task() -> None:
+    begin, end = token_of({0: 5, 1: 9}, BOTH), token_of({0: 5, 1: 12}, BOTH)
+    (only,) = changes.pieces(begin, end, SESSION, 1)
+    assert changes.indexes_of(only.begin) == {"data-0": 5, "data-1": 9}
+    new = token_of({0: 7, 1: 9, 2: 4}, BOTH)  # a group that holds nothing yet
+    assert [changes.indexes_of(piece.begin) for piece in changes.pieces(begin, new, SESSION, 1)] == [
+        {"data-0": 5, "data-1": 9, "data-2": 4}
+    ]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {Reader(0, 0): ALL & ~HALF & ~(1 << 1023), Reader(1, 0): HALF, Reader(1, 7): 1 << 1023},
+        {Reader(0, 0): ALL & ~HALF, Reader(1, 0, sealed=3): HALF},
+        {Reader(0, 0): ALL & ~HALF, Reader(NOBODY, 1): HALF},
+    ],
+)
+def test_where_slots_move_one_task_reads_all_groups_in_order(after: dict[Reader, int]) -> None:
+    begin, end = token_of({0: 5, 1: 9}, BOTH), token_of({0: 7, 1: 12}, after)
+    assert changes.pieces(begin, end, SESSION, 4) == [changes.Piece(begin, end)]
+    begin = token_of({0: 5, 1: 9}, after)
+    whole = Reader(1, 7) in after  # they have moved before, and stay
+    assert len(changes.pieces(begin, end, SESSION, 1)) == (2 if whole else 1)
+
+
+def test_a_task_takes_only_changes_of_its_slots() -> None:
+    slot = TABLES["session"].slot_of(key("a"))
+    assert slot is not None
+    collector = changes._Collector(SESSION, SCHEMA, 1 << (1023 - slot))
+    other = next(name for name in map(str, range(100)) if TABLES["session"].slot_of(key(name)) != slot)
+    collector.add(batch((1, [WatchChange(16, 3, key("a")), WatchChange(16, 3, key(other))])))
+    assert [row["client_id"] for table in collector.tables() for row in table.to_pylist()] == ["a"]
+
+
+def test_a_page_is_given_out_before_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task held all of its batch: 500,000 changes, and their columns, at once."""
+    watch: Any = _Watch(CHANGE, mark(), CHANGE, CHANGE)
+
+    @contextlib.asynccontextmanager
+    async def opened(_: object) -> AsyncIterator[_Watch]:
+        yield watch
+
+    monkeypatch.setattr(changes, "opened", opened)
+    monkeypatch.setattr(changes, "_ROWS", 1)
+    found = changes.read(SETTINGS, SESSION, changes.Piece("a", "b"), SCHEMA)
+    assert next(found).num_rows == 1
+    assert watch.taken == 1
+    assert sum(each.num_rows for each in found) == 2
+    (watch.taken, watch.batches) = (0, [CHANGE, WatchBatch("gap", "data-0", "cluster", {}, slots=3)])
+    with pytest.raises(LostChangesError):
+        list(changes.read(SETTINGS, SESSION, changes.Piece("a", "b"), SCHEMA))
+
+
+def test_the_time_of_a_change_is_a_timestamp() -> None:
+    (found,) = collected(batches=[batch((2, [WatchChange(16, 3, key("a"))]))])
+    assert found["change_time"] == datetime.fromtimestamp(0.2, UTC)
+    (found,) = collected(rows=[(WatchRows(16, [key("b")], [encode(SessionOwner(True, "b-1", 7, 0))]), set())])
+    assert found["change_time"] is None
 
 
 def test_changes_that_are_lost_end_the_query() -> None:

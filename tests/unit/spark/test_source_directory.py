@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,14 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "out"
 
 
-def read(exported: Path, **options: Any) -> list[dict[str, Any]]:
+def settings(exported: Path, **options: str) -> Settings:
+    return settings_of({"path": str(exported), "table": "session", **options})
+
+
+def read(exported: Path, filters: Sequence[Any] = (), **options: Any) -> list[dict[str, Any]]:
     given = {"path": str(exported), **options}
     reader = MetadReader(settings_of(given), MetadDataSource(given).schema())
+    assert list(reader.pushFilters(list(filters))) == list(filters)
     schema = arrow_of(MetadDataSource(given).schema())
     found: list[dict[str, Any]] = []
     for partition in reader.partitions():
@@ -105,13 +111,13 @@ def test_columns_tenant_and_prefix(exported: Path) -> None:
 
 
 def test_row_groups_without_the_tenant_are_not_read(exported: Path) -> None:
-    parts = directory.parts(exported, shape_of("session"), "zeta")
+    parts = directory.parts(settings(exported, tenant="zeta"), shape_of("session"))
     assert sum(len(part.row_groups) for part in parts) == 5
-    assert sum(len(part.row_groups) for part in directory.parts(exported, shape_of("session"), None)) == 11
+    assert sum(len(part.row_groups) for part in directory.parts(settings(exported), shape_of("session"))) == 11
 
 
 def test_many_records_are_several_partitions(exported: Path) -> None:
-    sizes = [len(part.row_groups) for part in directory.parts(exported, shape_of("session"), None)]
+    sizes = [len(part.row_groups) for part in directory.parts(settings(exported), shape_of("session"))]
     assert sizes == [4, 4, 2, 1]
 
 
@@ -221,6 +227,18 @@ class GreaterThan(EqualTo):
     pass
 
 
+class GreaterThanOrEqual(EqualTo):
+    pass
+
+
+class LessThan(EqualTo):
+    pass
+
+
+class In(EqualTo):
+    pass
+
+
 @pytest.mark.parametrize(
     ("filters", "tenant", "prefix"),
     [
@@ -230,11 +248,52 @@ class GreaterThan(EqualTo):
         ([StringStartsWith(("tenant",), "ac")], None, "ac"),
         ([StringStartsWith(("client_id",), "c")], None, ""),  # it is behind the tenant, which is any
         ([EqualTo(("will", "topic"), "t"), GreaterThan(("tenant",), "a"), EqualTo(("slot",), 5)], None, ""),
+        ([GreaterThanOrEqual(("tenant",), "acm"), LessThan(("tenant",), "acz")], None, "ac"),
+        ([GreaterThan(("tenant",), "a"), LessThan(("tenant",), "b")], None, ""),
+        ([EqualTo(("tenant",), "a"), In(("client_id",), ("c-10", "c-12"))], "a", "c-1"),
+        ([EqualTo(("tenant",), "a"), GreaterThan(("client_id",), "c-1"), LessThan(("client_id",), "c-2")], "a", "c-"),
+        ([In(("tenant",), ("a", "b")), EqualTo(("tenant",), "b")], "b", ""),
+        ([In(("tenant",), tuple(f"t{number}" for number in range(100)))], None, "t"),
+        ([EqualTo(("tenant",), "x" * 20_000)], None, ""),  # no group takes such a long filter
+        ([EqualTo(("tenant",), "a"), EqualTo(("tenant",), "b")], None, ""),
     ],
 )
 def test_filters_narrow_what_is_read(filters: list[Any], tenant: str | None, prefix: str) -> None:
     settings = narrowed(Settings(source="/x", table="session"), shape_of("session"), filters)
     assert (settings.tenant, settings.prefix) == (tenant, prefix)
+
+
+def test_several_tenants_are_read_each_by_itself(exported: Path) -> None:
+    known = settings(exported)
+    found = narrowed(known, shape_of("session"), [In(("tenant",), ("acme", "zeta")), EqualTo(("client_id",), "c-1")])
+    assert [(one.tenant, one.prefix) for one in found.watched(["owner"])] == [("acme", "c-1"), ("zeta", "c-1")]
+    some = read(exported, [In(("tenant",), ("acme", "none"))], table="session")
+    assert some == [row for row in read(exported, table="session") if row["tenant"] == "acme"]
+
+
+@pytest.mark.parametrize(
+    ("filters", "left"),
+    [
+        ([EqualTo(("slot",), 5)], {5}),
+        ([In(("slot",), (1, 2, 2_000))], {1, 2}),
+        ([GreaterThanOrEqual(("slot",), 1_020)], {1_020, 1_021, 1_022, 1_023}),
+        ([GreaterThan(("slot",), 3), LessThan(("slot",), 5)], {3, 4, 5}),  # Spark looks at the ends again
+        ([EqualTo(("slot",), -1)], set()),
+    ],
+)
+def test_filters_leave_slots(filters: list[Any], left: set[int]) -> None:
+    assert narrowed(Settings(source="/x", table="session"), shape_of("session"), filters).slots == left
+    assert narrowed(Settings(source="/x", table="broker"), shape_of("broker"), filters).slots is None
+
+
+@pytest.mark.parametrize("outside", ["../elsewhere.parquet", "/elsewhere.parquet", "session/../../elsewhere.parquet"])
+def test_a_list_names_files_of_its_own_directory_only(exported: Path, outside: str) -> None:
+    """A directory may come from someone else, and is read with the rights of whoever reads it."""
+    listing = msgspec.json.decode((exported / directory.LIST).read_bytes())
+    listing["tables"]["session"][0]["path"] = outside
+    (exported / directory.LIST).write_bytes(msgspec.json.encode(listing))
+    with pytest.raises(DirectoryError, match=r"it names .*elsewhere\.parquet, which is not in "):
+        read(exported, table="session")
 
 
 def test_a_table_without_tenants_takes_none(exported: Path) -> None:
