@@ -85,7 +85,9 @@ def storm_of_scenario(scenario: Scenario, seed: int) -> Storm:
     alone = replace(scenario, brokers=Brokers(), cluster=Cluster(nodes=1, groups=1), leader_changes=())
     (node_input,) = node_inputs(alone, Calibration(turn_s=1.0, item_s=1.0))
     begin_ns = firsts_us(node_input, seed) * 1000
-    return storm_from(settings, nodes=scenario.cluster.nodes, data_groups=scenario.cluster.groups, begin_ns=begin_ns)
+    groups = scenario.cluster.groups
+    storm = storm_from(settings, nodes=scenario.cluster.nodes, data_groups=groups, begin_ns=begin_ns)
+    return replace(storm, lane_calls=max(1, scenario.brokers.concurrency // groups))
 
 
 def costs_apart(costs: Costs, storm: Storm) -> Costs:

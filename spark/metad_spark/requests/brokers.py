@@ -6,8 +6,11 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import deque
+from collections.abc import Iterator
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -16,12 +19,23 @@ from metad_wire.policy import Backoff
 from metad_wire.policy.vector import Backoffs
 
 from .cores import Machine, Process
-from .costs import Costs, growth
+from .costs import BROKER, Costs, growth
 from .messages import Ints, Request
 from .node import Cluster, Node
 from .storm import Storm
 
 AWAY: Final = -1.0
+_TURN: Final = 64
+"""Ticks that are divided together."""
+
+
+def _divided(keys: Ints, one: Ints, other: Ints) -> Iterator[tuple[int, Ints, Ints]]:
+    """Two columns by key, in order of the keys, and of the columns within."""
+    order = np.argsort(keys, kind="stable")
+    keys, one, other = keys[order], one[order], other[order]
+    begins = np.concatenate(([0], np.flatnonzero(np.diff(keys)) + 1)).tolist()
+    for begin, end in zip(begins, [*begins[1:], len(keys)], strict=True):
+        yield int(keys[begin]), one[begin:end], other[begin:end]
 
 
 class Clients:
@@ -43,6 +57,31 @@ class Clients:
         self.restored = self.sent = self.again = self.refused = self.timeouts = 0
 
 
+class Lane:
+    """The clients of one broker and one group that wait for a call, where only so many calls may be in flight; each
+    chunk with when it came."""
+
+    __slots__ = ("broker", "chunks", "in_flight", "timed")
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.chunks: deque[tuple[Ints, float]] = deque()
+        self.in_flight = 0
+        self.timed = False
+
+    def take(self, most: int) -> tuple[Ints, float]:
+        """The next call's clients, and when the first of them came."""
+        came_s, found, count = self.chunks[0][1], [], 0
+        while self.chunks and count < most:
+            clients, at_s = self.chunks.popleft()
+            if len(clients) > most - count:
+                self.chunks.appendleft((clients[most - count :], at_s))
+                clients = clients[: most - count]
+            found.append(clients)
+            count += len(clients)
+        return (found[0] if len(found) == 1 else np.concatenate(found)), came_s
+
+
 class Broker:
     """One broker: its calls, with what the SDK does."""
 
@@ -56,8 +95,8 @@ class Broker:
         self._calls = 0
         self.ready_s = 0.0
 
-    def call(self, clients: Ints) -> None:
-        """Begin a call."""
+    def call(self, clients: Ints, came_s: float | None = None) -> None:
+        """Begin a call. ``came_s``: when the first of its clients came, if they had to wait for it."""
         crew, state = self._crew, self._crew.clients
         self._calls += 1
         now = crew.machine.now
@@ -67,7 +106,7 @@ class Broker:
             int(self._storm.groups[clients[0]]),
             int(state.parts[clients].sum()),
             state.tenants[int(self._storm.kinds[clients[0]])],
-            now + self._storm.settings.population.timeout_s,
+            (now if came_s is None else came_s) + self._storm.settings.population.timeout_s,
         )
         request.identity = Identity(self.number + 1, self._calls, 0, 0)
         state.attempts[clients] += 1
@@ -94,6 +133,7 @@ class Broker:
             self._crew.flying.pop(request, None)
             self._crew.clients.timeouts += request.items
             self._crew.in_vain(self, request.clients, None)
+            self._crew.ended(request)
 
     # --- Asker ---
 
@@ -104,6 +144,7 @@ class Broker:
         crew.flying.pop(request, None)
         cost_s = crew.back_s * request.items + crew.costs.back_part_s * request.parts
         crew.process.add(lambda at: (cost_s, lambda end: crew.back(request.clients, end)))
+        crew.ended(request)
 
     def refused(self, request: Request, after_ms: int, jitter_ms: int, now: float) -> None:
         """Repeat it if the SDK does, and it fits the deadline; otherwise tell its clients."""
@@ -121,6 +162,7 @@ class Broker:
         request.waits = False
         self._crew.clients.refused += request.items
         self._crew.in_vain(self, request.clients, (after_ms, jitter_ms))
+        self._crew.ended(request)
 
     def _resend(self, request: Request, number: int) -> None:
         if request.waits and request.number == number:
@@ -146,11 +188,15 @@ class Crew:
         self, machine: Machine, cluster: Cluster, costs: Costs, clients: Clients, number: int, seed: int
     ) -> None:
         storm = clients.storm
+        share = storm.broker_share
+        costs = msgspec.structs.replace(costs, **{key: getattr(costs, key) / share for key in BROKER})
         self.machine, self.cluster, self.costs, self.clients = machine, cluster, costs, clients
         self.process = Process(machine)
         self.rng = random.Random(seed * 1_000_003 + number)
         self.calls = self.attempted = 0
-        self.back_s = costs.back_s + costs.grown_back_s * growth(storm.settings.sessions / storm.settings.processes)
+        self.back_s = costs.back_s + costs.grown_back_s * growth(
+            storm.settings.sessions / share / storm.settings.processes
+        )
         self.stranded: list[Request] = []
         self.flying: dict[Request, None] = {}
         """Without an answer."""
@@ -158,6 +204,10 @@ class Crew:
         self._tick_s = storm.settings.linger_ms / 1e3
         self._wheel: dict[int, list[Ints]] = {}
         self._ticks: list[int] = []
+        self._turns: dict[int, list[tuple[Ints, Ints]]] = {}
+        """Clients and their ticks, of :data:`_TURN` ticks together that are far ahead."""
+        self._turned = -1  # the last of these that has been divided into its ticks
+        self._lanes: dict[int, Lane] = {}
         self._arriving = False
         self._brokers = {n: Broker(self, n) for n in range(number, storm.settings.brokers, storm.settings.processes)}
         mine = np.flatnonzero((storm.brokers % storm.settings.processes == number) & storm.returns)
@@ -174,10 +224,23 @@ class Crew:
         if not len(where):
             return
         ticks = np.ceil(due_s / self._tick_s - 1e-9).astype(np.int64)
-        order = np.argsort(ticks, kind="stable")
-        where, ticks = where[order], ticks[order]
-        cuts = np.flatnonzero(np.diff(ticks)) + 1
-        for tick, part in zip(ticks[np.concatenate(([0], cuts))].tolist(), np.split(where, cuts), strict=True):
+        for turn, part, of_part in _divided(ticks // _TURN, where, ticks):
+            if turn <= self._turned:
+                self._at_ticks(part, of_part)
+            elif (kept := self._turns.get(turn)) is None:
+                self._turns[turn] = [(part, of_part)]
+                self.machine.at((turn * _TURN - 1) * self._tick_s, self._turn, turn)
+            else:
+                kept.append((part, of_part))
+
+    def _turn(self, turn: int) -> None:
+        """Ticks are near: divide their clients. Once for many, because each is an event and an array."""
+        self._turned = max(self._turned, turn)
+        kept = self._turns.pop(turn)
+        self._at_ticks(*(np.concatenate(each) for each in zip(*kept, strict=True)))
+
+    def _at_ticks(self, where: Ints, ticks: Ints) -> None:
+        for tick, part, _ in _divided(ticks, where, ticks):
             spoke = self._wheel.get(tick)
             if spoke is None:
                 self._wheel[tick] = [part]
@@ -200,21 +263,56 @@ class Crew:
         if not found:
             return
         where = np.concatenate(found)
-        lanes = self.clients.lane[where]
-        order = np.argsort(lanes, kind="stable")
-        where, lanes = where[order], lanes[order]
         batch, groups = self.clients.storm.settings.batch, self.clients.storm.data_groups
-        for part in np.split(where, np.flatnonzero(np.diff(lanes)) + 1):
-            broker = self._brokers[int(self.clients.lane[part[0]]) // groups]
+        for number, part, _ in _divided(self.clients.lane[where], where, where):
+            broker = self._brokers[number // groups]
+            if self.clients.storm.lane_calls:
+                lane = self._lanes.get(number)
+                if lane is None:
+                    lane = self._lanes[number] = Lane(broker)
+                lane.chunks.append((part, self.machine.now))
+                self._fill(lane)
+                continue
             for at in range(0, len(part), batch):
                 self._begin(broker, part[at : at + batch])
 
-    def _begin(self, broker: Broker, clients: Ints) -> None:
+    def _begin(self, broker: Broker, clients: Ints, came_s: float | None = None) -> None:
         if broker.ready_s > self.machine.now:
-            self.machine.at(broker.ready_s, self._begin, broker, clients)
+            self.machine.at(broker.ready_s, self._begin, broker, clients, came_s)
             return
         cost_s = self.costs.call_s + self.costs.attempt_s * len(clients)
-        self.process.add_to_begin(lambda now: (cost_s, lambda end: broker.call(clients)))
+        self.process.add_to_begin(lambda now: (cost_s, lambda end: broker.call(clients, came_s)))
+
+    # --- calls in flight ---
+
+    def _fill(self, lane: Lane) -> None:
+        """Begin what calls may be begun. Clients that have waited for as long as they wait for an answer give up."""
+        state, storm = self.clients, self.clients.storm
+        patience_s = storm.settings.population.timeout_s
+        while lane.chunks and lane.chunks[0][1] + patience_s <= self.machine.now + 1e-9:
+            clients, _ = lane.chunks.popleft()
+            state.attempts[clients] += 1
+            state.sent += len(clients)
+            state.timeouts += len(clients)
+            self.in_vain(lane.broker, clients, None)
+        while lane.chunks and lane.in_flight < storm.lane_calls:
+            lane.in_flight += 1
+            self._begin(lane.broker, *lane.take(storm.settings.batch))
+        if lane.chunks and not lane.timed:
+            lane.timed = True
+            self.machine.at(lane.chunks[0][1] + patience_s, self._expired, lane)
+
+    def _expired(self, lane: Lane) -> None:
+        lane.timed = False
+        self._fill(lane)
+
+    def ended(self, request: Request) -> None:
+        """A call has its answer, or is given up: the next one of its lane may begin."""
+        if self._lanes:
+            lane = self._lanes[int(self.clients.lane[request.clients[0]])]
+            lane.in_flight -= 1
+            if lane.chunks:
+                self._fill(lane)
 
     # --- what becomes of them ---
 

@@ -23,8 +23,8 @@ from ..errors import ScenarioError
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-CLIENTS_MAX: Final = 5_000_000
-"""More would take minutes; the vector model is for them."""
+CLIENTS_MAX: Final = 12_000_000
+"""Of one storm, or one slice of it: a gigabyte."""
 IDLE_CORES: Final = 0.1
 """What other programs may use of a machine that is idle beside a storm."""
 _KIND_DRAW, _BROKER_DRAW = 1, 2
@@ -104,6 +104,11 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     """How fast the cores were meanwhile (:attr:`.costs.Costs.core_us`): the same. 0: as for the costs."""
     queue_s: float = _QUEUE_MS / 1_000
     """How long a request may wait in front of its group: the server's setting."""
+    lane_calls: int = 0
+    """Calls in flight of one broker for one group: further clients wait at the broker, and share the next call. 0: any
+    number, as the harness."""
+    broker_share: float = 1.0
+    """Of a slice: the part of each broker's core that is for its clients. The others of the broker's are elsewhere."""
 
     @property
     def returning(self) -> int:
@@ -166,8 +171,10 @@ def storm_from(
     fsync: bool = True,
     beside: float = 0.0,
     begin_ns: Ints | None = None,
+    slots: Sequence[int] | None = None,
 ) -> Storm:
-    """The storm of some settings. Raises ScenarioError."""
+    """The storm of some settings. ``slots``: how many each group of sessions has; None: all, evenly. Raises
+    ScenarioError."""
     if settings.trigger not in TRIGGERS:
         raise ScenarioError(f"trigger {settings.trigger}: the model of requests knows {', '.join(TRIGGERS)}")
     if not 1 <= settings.sessions <= CLIENTS_MAX or settings.brokers < 2 or nodes < 1 or data_groups < 1:
@@ -182,12 +189,13 @@ def storm_from(
     if settings.trigger == "region":
         region = settings.region or settings.population.kinds[0].region
         returns = np.array([kind.region == region for kind in settings.population.kinds])[kinds]
-    slots = (uniforms(seed, numbers, _SLOT_DRAW) * _SLOTS).astype(np.int64)
+    ends = np.cumsum(slots_of_groups(data_groups) if slots is None else slots)
+    places = (uniforms(seed, numbers, _SLOT_DRAW) * int(ends[-1])).astype(np.int64)
     storm = Storm(
         settings=settings,
         kinds=kinds,
         brokers=np.where(returns, after, before),
-        groups=slots * data_groups // _SLOTS,
+        groups=np.searchsorted(ends, places, side="right").astype(np.int64),
         returns=returns,
         begin_ns=np.zeros(len(numbers), dtype=np.int64) if begin_ns is None else begin_ns,
         nodes=nodes,
@@ -200,6 +208,12 @@ def storm_from(
     if begin_ns is None and (restarts := storm.restarts_ns()):
         return msgspec.structs.replace(storm, begin_ns=np.array(restarts, dtype=np.int64)[before])
     return storm
+
+
+def slots_of_groups(data_groups: int) -> list[int]:
+    """How many slots each group has when a cluster is formed."""
+    found: list[int] = np.bincount(np.arange(_SLOTS) * data_groups // _SLOTS, minlength=data_groups).tolist()
+    return found
 
 
 def _kinds(kinds: Sequence[Kind], u: npt.NDArray[np.float64]) -> Ints:
