@@ -92,7 +92,7 @@ class _Runs(Command, frozen=True, kw_only=True):
     COMMAND: ClassVar[bool] = False
     """Whether it also takes the command line, for a page."""
     READ: ClassVar[Mapping[str, Callable[[str], Any]]] = {
-        **dict.fromkeys(("clients", "seeds", "generators", "count", "steps"), _count),
+        **dict.fromkeys(("clients", "seeds", "sample", "generators", "count", "steps"), _count),
         **dict.fromkeys(("step_s", "stall_s", "within", "late_s", "left_s"), _positive),
         "target": _told(parse_target),
         "vary": _told(parse_axis),
@@ -144,6 +144,12 @@ class Simulate(_Runs, frozen=True, kw_only=True):
         "every client, in arrays (vector); or the requests of brokers, with costs of `calibrate` (requests)",
     ] = "vector"
     seeds: Annotated[int, "number of storms; the one with the median t99.9 is reported", "N"] = 1
+    sample: Annotated[
+        int | None,
+        "of --model requests: so many slices of three nodes, drawn at random; default: all, or of more than 2e7 clients"
+        " as many as have these",
+        "N",
+    ] = None
     target: Annotated[Target, 'target that the report compares with, as in "t999<=300s"'] = Target()
     population: Census = None
     report: Report = None

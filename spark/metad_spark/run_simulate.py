@@ -1,8 +1,8 @@
 """``metad-spark simulate``: a storm, from a scenario to a few lines, JSON and a report.
 
-``--model requests`` takes the scenario's storm by its requests, in this process, and needs no Java: the same clients,
-network, brokers and cluster. That model's own storms share the cores of one machine. Those of a scenario do not: each
-node, and each broker, is a process with a core to itself.
+``--model requests`` takes the scenario's storm by its requests: the same clients, network, brokers and cluster, in
+slices of three nodes, here or by Spark. The storms that the model is validated with share the cores of one machine.
+Those of a scenario do not: each node, and each broker, is a process with a core to itself.
 """
 
 from __future__ import annotations
@@ -10,36 +10,31 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-import numpy as np
-from msgspec.structs import replace
+import pyarrow as pa
 
-from .calibration import Calibration, load_calibration
+from .calibration import load_calibration
 from .errors import UsageError
-from .models.node_input import node_inputs, shares
-from .models.population import firsts_us
 from .models.results import StormResult
 from .output import say, table, warn, write_json
 from .pipeline.choice import Asked, Choice, choose
 from .pipeline.context import Context, open_context
-from .pipeline.memory import watched
 from .pipeline.progress import clock
 from .pipeline.session import submitted
+from .pipeline.slices import summed as by_spark
 from .population import in_words, load_census, of_census
 from .population import told as census_told
 from .reduced import answered
 from .report import content
+from .requests import slices
 from .requests.costs import Costs, load_costs
-from .requests.simulate import Outcome, simulate
-from .requests.storm import Kind, Population, Settings, Storm, storm_from
 from .run_report import compare_around, storm_page
-from .scenario import ROUND_TRIPS, TRANSPORTS, Brokers, Cluster, Scenario, load_scenario
+from .scenario import Scenario, load_scenario
 from .tables.queries import middle
 from .tables.run import Question, Run, questions, runs_of, version
 from .tables.store import Store
@@ -47,68 +42,9 @@ from .target import Target
 from .validation import differences, headline, last_verdict, validity
 from .wording import seconds, short
 
-_LINGER_MS_MIN: Final = 1.0
-"""A tick of the model's brokers, where the scenario's do not wait for further items."""
-
-
-def unknown(scenario: Scenario) -> Iterator[str]:
-    """What the scenario has and the model does not know, in words."""
-    if any(region.loss for region in scenario.regions):
-        yield "lost packets"
-    if scenario.brokers.connects_per_s:
-        yield "the brokers' handshakes"
-    if scenario.retry_budget is not None:
-        yield "clients' retry budgets"
-    if scenario.leader_changes:
-        yield "leader changes at a time"
-    if scenario.cluster.clients:
-        yield "uneven groups"
-
-
-def storm_of_scenario(scenario: Scenario, seed: int) -> Storm:
-    """The scenario's storm, without what :func:`unknown` names. A group's queue is bounded by time, as the server's
-    is. Raises ScenarioError if the model cannot hold it."""
-    brokers = scenario.brokers.count
-    settings = Settings(
-        population=Population(kinds=tuple(_kinds(scenario)), timeout_s=scenario.client_timeout_s),
-        sessions=scenario.clients,
-        brokers=brokers,
-        processes=brokers,
-        policy="return-slot" if scenario.returns.of_capacity else "population",
-        batch=min(scenario.brokers.batch_items, 1_000),
-        linger_ms=max(scenario.brokers.linger_ms, _LINGER_MS_MIN),
-        limit_s=scenario.horizon_s,
-        background=0.0,
-        seed=seed,
-    )
-    # When clients learn of the disconnect depends on nothing else, so one node has them all.
-    alone = replace(scenario, brokers=Brokers(), cluster=Cluster(nodes=1, groups=1), leader_changes=())
-    (node_input,) = node_inputs(alone, Calibration(turn_s=1.0, item_s=1.0))
-    begin_ns = firsts_us(node_input, seed) * 1000
-    groups = scenario.cluster.groups
-    storm = storm_from(settings, nodes=scenario.cluster.nodes, data_groups=groups, begin_ns=begin_ns)
-    return replace(storm, lane_calls=max(1, scenario.brokers.concurrency // groups))
-
-
-def costs_apart(costs: Costs, storm: Storm) -> Costs:
-    """The costs where each process has a core to itself."""
-    return replace(costs, cores=storm.nodes + storm.settings.processes, unused_cores=0.0, unled_cores=0.0)
-
-
-def _kinds(scenario: Scenario) -> Iterator[Kind]:
-    for (region, transport, sdk), share in shares(scenario).items():
-        near, policy = scenario.regions[region], scenario.sdks[sdk]
-        yield Kind(
-            name=f"{near.name}, {TRANSPORTS[transport]}, {policy.name}",
-            share=share,
-            region=near.name,
-            rtt_ms=ROUND_TRIPS[transport] * near.rtt_ms,
-            backoff=policy.backoff(),
-            subscriptions=round(scenario.sessions.subscriptions),
-        )
-
-
 REQUESTS = "requests"
+_HERE_CLIENTS_MAX: Final = 2_000_000
+"""Clients of several slices that this process simulates in about the time that Spark takes to start."""
 _MANY_REFUSED = 0.05
 """Of the clients: with more, storms that happened differed from their predictions by more than the headline says."""
 _DOUBT = (
@@ -117,81 +53,105 @@ _DOUBT = (
 )
 
 
-def _by_requests(scenario: Scenario, *, calibration: str | None, seed: int, seeds: int, json: Path | None) -> int:
-    """Returns 0 whatever becomes of the storm: that is the answer, and no fault. Raises ScenarioError and
-    CalibrationError."""
-    began_s = time.monotonic()
-    costs = load_costs(calibration or "default")
-    left_out = list(unknown(scenario))
-    with watched() as peak:
-        found = []
-        for each in range(seed, seed + seeds):
-            storm = storm_of_scenario(scenario, each)
-            with clock(f"seed {each}", storm.settings.limit_s, f"of {storm.returning:,} clients back") as look:
-                found.append(simulate(storm, costs_apart(costs, storm), each, look))
-        peak.look()
-    by_seed = [_told(scenario, outcome) for outcome in found]
+class _Where(NamedTuple):
+    """What the command line says of where to simulate."""
+
+    runner: Asked
+    master: str | None
+    connect: bool
+
+
+def _by_requests(
+    scenario: Scenario, costs: Costs, seeds: range, *, sample: int | None, where: _Where, json: Path | None
+) -> int:
+    """Returns 0 whatever becomes of the storm: that is the answer, and no fault. Raises ScenarioError."""
+    parts, of = slices.sampled(scenario, sample, seeds[0]), len(slices.slices_of(scenario))
+    tasks = slices.tasks_of(scenario.name, scenario, costs, parts, seeds)
+    choice = _choice(tasks.num_rows, sum(tasks["clients"].to_pylist()), where)
+    with open_context(master=where.master, connect=where.connect, choice=choice) as context:
+        if choice.runner == "spark":
+            with context.steps.step(f"{len(parts)} of {of} slices", tasks.num_rows) as done_file:
+                sums = by_spark(context.session, tasks, done_file)
+        else:
+            sums = slices.summed([_looked_at(scenario, task) for task in tasks.to_pylist()])
+        cost = context.cost()
+    found = [slices.estimated(sums, each, scenario.clients, of) for each in seeds]
+    by_seed = [{"clients": scenario.clients} | msgspec.to_builtins(one) for one in found]
     told = sorted(by_seed, key=lambda one: math.inf if one["t999_s"] is None else one["t999_s"])[len(by_seed) // 2]
-    doubt = _DOUBT if told["rejected"] > _MANY_REFUSED * scenario.clients else ""
-    verdict = last_verdict()
-    rejected = max(one["rejected"] for one in by_seed)
-    differs = [] if verdict is None else differences(verdict, storm, rejected, apart=True)
-    said = headline(verdict, REQUESTS, differs)
-    cost = {"wall_s": time.monotonic() - began_s, "rss_max_mib": peak.rss_max_mib}
     more: dict[str, Any] = {
         "model": REQUESTS,
-        "seeds": seeds,
-        "seed": seed,
+        "seeds": len(seeds),
+        "seed": seeds[0],
         "scenario": scenario.name,
         "calibration": costs.setting,
-        "left_out": left_out,
-        "doubt": doubt,
-        "validation": said,
-        "differs": differs,
-        "runner": "local",
-        "runner_why": "the model of requests is one process",
+        "left_out": list(slices.unknown(scenario)),
+        "doubt": _DOUBT if told["rejected"] > _MANY_REFUSED * scenario.clients else "",
+        **_validity_of(scenario, max(one["rejected"] for one in by_seed)),
+        "slices": of,
+        "sampled": len(parts),
+        "runner": choice.runner,
+        "runner_why": choice.why,
     }
-    write_json(json, told | cost | more | ({"by_seed": by_seed} if seeds > 1 else {}))
-    names = (("50 %", "50"), ("99 %", "99"), ("99.9 %", "999"))
-    table(
-        f"A storm of {scenario.clients:,} clients, by its requests",
-        ["what", "value"],
-        [
-            *([f"{name} back", _time(told[f"t{key}_s"])] for name, key in names),
-            *([f"{name} of those back waited at most", _time(told[f"p{key}_s"])] for name, key in names),
-            ["back at the end", f"{told['restored']:,} of {told['clients']:,}"],
-            ["attempts per client", f"{told['attempts_per_client']:.3g}"],
-            ["refused", short(told["rejected"])],
-        ],
-    )
-    say(f"{cost['wall_s']:.1f} s, {cost['rss_max_mib']:,.0f} MiB.")
-    for what in left_out:
+    write_json(json, told | cost | more | ({"by_seed": by_seed} if len(seeds) > 1 else {}))
+    _print_requests(told, more)
+    say(f"{cost['wall_s']:.1f} s, {cost['rss_max_mib']:,.0f} MiB. Simulated {choice.runner}: {choice.why}.")
+    for what in more["left_out"]:
         warn(f"The model of requests leaves out {what}.")
-    if doubt:
-        warn(doubt)
-    say(said)
+    if more["doubt"]:
+        warn(more["doubt"])
+    say(more["validation"])
     return 0
 
 
-def _told(scenario: Scenario, outcome: Outcome) -> dict[str, Any]:
-    """The fields that every model gives."""
-    waits = np.array(outcome.waits_s)
-    back = waits[np.isfinite(waits)]
-    own = [float(np.quantile(back, share)) if len(back) else None for share in (0.5, 0.99, 0.999)]
-    t50_s, t99_s, t999_s = outcome.storm_s
-    return {
-        "clients": scenario.clients,
-        "restored": outcome.restored,
-        "t50_s": t50_s,
-        "t99_s": t99_s,
-        "t999_s": t999_s,
-        "p50_s": own[0],
-        "p99_s": own[1],
-        "p999_s": own[2],
-        "attempts_per_client": outcome.attempts_per_session,
-        "rejected": outcome.rejected,
-        "timeouts": outcome.timeouts,
-    }
+def _validity_of(scenario: Scenario, rejected: int) -> dict[str, Any]:
+    """What is said of a prediction, and what of its storm no checked one had."""
+    verdict = last_verdict()
+    one = slices.storm_of_scenario(msgspec.structs.replace(scenario, clients=1), 0)
+    settings = msgspec.structs.replace(one.settings, sessions=scenario.clients)
+    storm = msgspec.structs.replace(one, settings=settings)
+    differs = [] if verdict is None else differences(verdict, storm, rejected, apart=True)
+    return {"validation": headline(verdict, REQUESTS, differs), "differs": differs}
+
+
+def _print_requests(told: dict[str, Any], more: dict[str, Any]) -> None:
+    names = (("50 %", "50"), ("99 %", "99"), ("99.9 %", "999"))
+    errors = told["errors_pct"]
+    table(
+        f"A storm of {told['clients']:,} clients, by its requests",
+        ["what", "value"],
+        [
+            *([f"{name} back", f"{_time(told[f't{key}_s'])}{_sampled(errors[f't{key}_s'])}"] for name, key in names),
+            *([f"{name} of those back waited at most", _time(told[f"p{key}_s"])] for name, key in names),
+            ["back at the end", f"{told['restored']:,} of {told['clients']:,}"],
+            ["attempts per client", f"{told['attempts_per_client']:.3g}{_sampled(errors['attempts_per_client'])}"],
+            ["refused", short(told["rejected"])],
+        ],
+    )
+    if more["sampled"] < more["slices"]:
+        unsaid = "" if more["sampled"] > 1 else " How far it is from all of them, one slice cannot say."
+        say(f"From {more['sampled']} of {more['slices']} slices of three nodes, drawn at random.{unsaid}")
+
+
+def _choice(tasks: int, clients: int, where: _Where) -> Choice:
+    """Spark where it is asked for, or where several tasks last longer than it takes to start."""
+    asked, master, connect = where
+    choice = choose(asked, clients=clients, master=master, connect=connect, submitted=submitted())
+    if choice.runner == "spark" or asked == "local":
+        return choice
+    if tasks > 1 and clients > _HERE_CLIENTS_MAX:
+        return Choice(runner="spark", why=f"there are {tasks:,} slices with more than {_HERE_CLIENTS_MAX:,} clients")
+    return Choice(runner="local", why=f"there are no more than {_HERE_CLIENTS_MAX:,} clients, or one slice")
+
+
+def _looked_at(scenario: Scenario, task: dict[str, Any]) -> pa.RecordBatch:
+    what = f"seed {task['seed']}" + (f", slice {task['slice']}" if task["clients"] < scenario.clients else "")
+    with clock(what, scenario.horizon_s, f"of {task['clients']:,} clients back") as look:
+        return slices.simulated(task, look)
+
+
+def _sampled(error_pct: float | None) -> str:
+    """How much of a number the choice of slices leaves open."""
+    return f", give or take {error_pct:.2g} %" if error_pct else ""
 
 
 KEYS = (
@@ -212,6 +172,7 @@ def run(
     model: Literal["vector", "requests"],
     seed: int,
     seeds: int,
+    sample: int | None,
     target: Target,
     runner: Asked,
     master: str | None,
@@ -226,14 +187,12 @@ def run(
     relied on, because brokers and nodes do not agree."""
     wanted = load_scenario(scenario)
     if model == REQUESTS:
-        spark = runner == "spark" or master is not None or connect
-        if tables is not None or report is not None or population is not None or spark:
-            raise UsageError(
-                "--model requests knows times and attempts of all clients together, in one process: leave --tables,"
-                " --report, --population and Spark out"
-            )
+        _check_requests(tables, report, population)
         small = wanted if clients is None else msgspec.structs.replace(wanted, clients=clients)
-        return _by_requests(small, calibration=calibration, seed=seed, seeds=seeds, json=json)
+        where, storms = _Where(runner, master, connect), range(seed, seed + seeds)
+        return _by_requests(small, load_costs(calibration or "default"), storms, sample=sample, where=where, json=json)
+    if sample is not None:
+        raise UsageError("--sample is of --model requests: the vector model simulates all nodes")
     costs = load_calibration(calibration or wanted.calibration)
     people = None if population is None else load_census(population)
     counted = {} if people is None else census_told(wanted, people)
@@ -297,6 +256,14 @@ def run(
     for fault in found.faults:
         warn(fault)
     return DISAGREE if found.faults else 0
+
+
+def _check_requests(*unfit: Path | None) -> None:
+    if any(one is not None for one in unfit):
+        raise UsageError(
+            "--model requests knows times and attempts of all clients together: leave --tables, --report and"
+            " --population out"
+        )
 
 
 def _store(tables: Path | None, report: Path | None, stack: contextlib.ExitStack) -> Store | None:

@@ -8,6 +8,7 @@ passes here passes everywhere. The cores of the model of requests are held again
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
@@ -28,8 +29,20 @@ from .output import say, write_json
 from .pipeline.memory import watched
 from .proofs import anchors, theory, trials
 from .proofs.laws import laws
-from .proofs.proof import ANCHOR_ERROR_MAX, STANDARD_ERRORS_MAX, THEORY_ERROR_MAX, Proof, anchor, proof
+from .proofs.proof import (
+    ANCHOR_ERROR_MAX,
+    SLICES_ERROR_MAX,
+    STANDARD_ERRORS_MAX,
+    THEORY_ERROR_MAX,
+    Proof,
+    anchor,
+    proof,
+)
+from .requests import slices
 from .requests.cores import Machine, Process
+from .requests.costs import load_costs
+from .requests.simulate import Outcome, simulate
+from .scenario import Brokers, Cluster, Disconnect, Region, Scenario
 
 _JOBS = 400_000
 
@@ -251,11 +264,65 @@ def _metastable() -> Iterator[Proof]:
         )
 
 
+_SLICED = Scenario(
+    name="sliced",
+    horizon_s=60,
+    regions=(Region(name="near", share=0.7, rtt_ms=20), Region(name="far", share=0.3, rtt_ms=100)),
+    brokers=Brokers(count=12, linger_ms=5),
+    disconnect=Disconnect(spread_s=0.4),
+)
+_SLICED_NODE = 30_000
+"""Clients for each node."""
+
+
+def sliced(scenario: Scenario, seed: int = 1) -> tuple[slices.Estimate, Outcome]:
+    """A storm as the sum of its slices, and as a whole."""
+    costs, parts = load_costs(), slices.slices_of(scenario)
+    tasks = slices.tasks_of(scenario.name, scenario, costs, parts, [seed])
+    found = slices.summed([slices.simulated(task) for task in tasks.to_pylist()])
+    storm = slices.storm_of_scenario(scenario, seed)
+    whole = simulate(storm, slices.costs_apart(costs, storm), seed)
+    return slices.estimated(found, seed, scenario.clients, len(parts)), whole
+
+
+def _slices() -> Iterator[Proof]:
+    """Three nodes with their groups and clients are the cluster: the sum of its slices is the storm as a whole, also
+    where a quarter of the clients has to come again. One slice is the whole to the last bit; more have other clients,
+    by chance."""
+    for name, patience_s in (("nobody is refused", 10.0), ("many are refused", 0.4)):
+        for nodes in (3, 6, 9):
+            brokers = msgspec.structs.replace(_SLICED.brokers, concurrency=16 * nodes)
+            cluster = Cluster(nodes=nodes, groups=4 * nodes)
+            scenario = msgspec.structs.replace(
+                _SLICED, clients=_SLICED_NODE * nodes, client_timeout_s=patience_s, brokers=brokers, cluster=cluster
+            )
+            found, whole = sliced(scenario)
+            pairs = {
+                **dict(zip(("t50", "t99", "t99.9"), zip(_times(found), whole.storm_s, strict=True), strict=True)),
+                "attempts": (found.attempts_per_client, whole.attempts_per_session),
+            }
+            errors = {key: abs((one or 0.0) / (other or math.inf) - 1) for key, (one, other) in pairs.items()}
+            worst = max(errors, key=lambda key: errors[key])
+            yield proof(
+                f"slices against unsliced: {nodes} nodes, {name}",
+                f"t99.9 {whole.storm_s[2] or math.inf:.4g} s, {whole.attempts_per_session:.4g} attempts",
+                f"{found.t999_s or math.inf:.4g} s, {found.attempts_per_client:.4g} attempts; {worst} is worst",
+                errors[worst],
+                SLICES_ERROR_MAX,
+                "of itself",
+            )
+
+
+def _times(found: slices.Estimate) -> tuple[float | None, float | None, float | None]:
+    return found.t50_s, found.t99_s, found.t999_s
+
+
 PROOFS: dict[str, Maker] = {
     "theory": _queues,
     "anchors": _anchors,
     "laws": laws,
     "cores": cores,
+    "slices": _slices,
     "shapes": _shapes,
     "aws": _aws,
     "brooker": _brooker,

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from spark_rig import write_storm
+from msgspec.structs import replace
+from spark_rig import simulated, write_storm
 
 from metad_spark.brokers.runner import Task, run_here
 from metad_spark.brokers.storm import simulate_storms
@@ -14,8 +15,11 @@ from metad_spark.calibration import load_calibration
 from metad_spark.errors import SparkFailed
 from metad_spark.models.node_input import node_inputs
 from metad_spark.pipeline.context import Context
+from metad_spark.pipeline.slices import rows_of, summed
 from metad_spark.reduced import sweep_here
-from metad_spark.scenario import Scenario, load_scenario
+from metad_spark.requests import slices
+from metad_spark.requests.costs import load_costs
+from metad_spark.scenario import Cluster, Scenario, load_scenario
 
 
 @pytest.fixture
@@ -60,3 +64,27 @@ def test_what_fails_in_a_worker_is_told_in_one_line(context: Context, scenario: 
     with pytest.raises(SparkFailed, match="the vector model holds") as caught:
         context.run([Task(input=many, seed=0)])
     assert "\n" not in str(caught.value)
+
+
+def test_slices_of_the_model_of_requests_add_up_to_the_same(context: Context, scenario: Scenario) -> None:
+    """A task is a row of a DataFrame, and what slices give are rows that queries add up."""
+    wanted = replace(scenario, clients=3_000, cluster=Cluster(nodes=9, groups=18), leader_changes=())
+    tasks = slices.tasks_of("run", wanted, load_costs(), slices.slices_of(wanted), [1, 2])
+    here = [slices.simulated(task) for task in tasks.to_pylist()]
+    there = rows_of(context.session, tasks)
+    assert there.rdd.getNumPartitions() == tasks.num_rows == 6
+    back = {row[0]: row[1] for row in there.groupBy("kind").sum("restored").collect()}
+    assert sum(back.values()) == 6_000
+    assert back.keys() == {"near", "far"}
+    ours, theirs = slices.summed(here), summed(context.session, tasks)
+    for seed in (1, 2):
+        assert slices.estimated(theirs, seed, 3_000, 3) == slices.estimated(ours, seed, 3_000, 3)
+
+
+def test_the_command_simulates_slices_by_spark_as_here(java: None, tmp_path: Path) -> None:
+    asked = ("--model", "requests", "--clients", "2000", "--sample", "1")
+    by_spark = simulated(tmp_path, *asked, "--runner", "spark", "--master", "local[2]")
+    here = simulated(tmp_path, *asked, "--runner", "local")
+    assert (by_spark["runner"], here["runner"]) == ("spark", "local")
+    differ = {key for key in here if here[key] != by_spark[key]}
+    assert differ <= {"runner", "runner_why", "wall_s", "rss_max_mib"}

@@ -5,28 +5,36 @@ from run to run: items in a request, requests in flight, whether properties are 
 are for the fit as well: they have what a load does not, refusals, and brokers that look at what they restore.
 *Unseen* ones are never used for a fit; they differ from the seen in size, brokers, groups, policy and trigger.
 
+What it costs to turn a request away is measured by itself. In a storm a node does it beside all else, and a fit over
+storms said ten times too much.
+
 Storms of one setting differ by a twentieth. So each is made several times, in rounds over all of them: what changes on
 a machine from one quarter of an hour to the next does not fall on one setting.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from metad_client import MetadError, Options
-from metad_wire.messages import StatusReply
+from metad_client import Client, MetadError, Options, SessionTakeoverItem
+from metad_client.errors import DeadlineExceededError, OverloadedError
+from metad_wire.messages import Owner, StatusReply
 
 from ..commands import CalibrationGrid
 from ..core_speed import CoreSpeed
@@ -35,7 +43,7 @@ from ..load import measure
 from ..load.fleet import run_fleet
 from ..report import output
 from ..running import run_async
-from ..spawn import Shape, disk_directory, program, temporary_server
+from ..spawn import Server, Shape, disk_directory, program, temporary_server
 from ..storm import accounts, trace
 from ..target import open_client
 
@@ -169,6 +177,14 @@ def scaled(run: Load | StormRun, scale: float) -> Load | StormRun:
     return msgspec.structs.replace(run, sessions=max(SESSIONS_MIN, 100 * run.brokers, round(run.sessions * scale)))
 
 
+REFUSED: Final = (1, 100)
+"""Items of requests that are turned away, a run each: the cost of a request, and that of its items."""
+_ROUNDS: Final = 7
+_CALLERS: Final = 1_500
+_FLOOD_S: Final = 3.0
+_QUIET_S: Final = 0.4
+"""Without a refusal for so long the leader has noticed that it is alone, and turns nothing away any more."""
+_LED_TRIES: Final = 75
 FSYNCS: Final = 1_000
 _FSYNC_BYTES: Final = 32 * 1024
 _QUANTILES: Final = 200
@@ -184,7 +200,8 @@ def run(command: CalibrationGrid) -> int:
         raise UsageError(f"--scale must be over 0 and at most 1, not {scale:g}")
     trace.check_parquet()
     all_loads, all_storms = loads(), storms()
-    names = ["fsync", *(one.name for one in all_loads), *(one.run for one in all_storms)]
+    refused = {f"refused-{items}": items for items in REFUSED}
+    names = ["fsync", *refused, *(one.name for one in all_loads), *(one.run for one in all_storms)]
     of_setting: dict[str, list[str]] = {}
     for one in all_storms:
         of_setting.setdefault(one.name, []).append(one.run)
@@ -198,6 +215,10 @@ def run(command: CalibrationGrid) -> int:
         if "fsync" in wanted:
             step("fsync")
             _write(out, "fsync", {"kind": "fsync", "seconds": _fsyncs(round(max(50, FSYNCS * scale)))})
+        for name, items in refused.items():
+            if name in wanted:
+                step(name)
+                _run_refused(name, items, out)
         _run_loads([one for one in all_loads if one.name in wanted], out, scale, step)
         for one in all_storms:
             if one.run in wanted:
@@ -259,6 +280,94 @@ def _fsyncs(count: int) -> list[float]:
             taken.append(time.perf_counter() - begin_s)
     taken.sort()
     return [taken[min(count - 1, int((at + 0.5) / _QUANTILES * count))] for at in range(_QUANTILES)]
+
+
+# --- requests that are turned away
+
+
+def _run_refused(name: str, items: int, out: Path) -> None:
+    """A leader whose followers are stopped for a moment commits nothing: its queue is full, and for about a second it
+    does nothing but turn requests away."""
+    speed = CoreSpeed()
+    with tempfile.TemporaryDirectory() as directory, speed:
+        config = Path(directory, "metad.toml")
+        config.write_text("[limits]\nqueue_ms = 1\n")
+        shape = Shape(nodes=3, groups=_DATA.format(1)).checked()
+        with temporary_server(shape=shape, config=config) as server:
+            server.start()
+            rounds = run_async(_refused(server, items))
+            server.stop()
+    if not rounds:
+        raise ServerError(f"{name}: the leader turned nothing away")
+    _write(out, name, {"kind": "refused", "name": name, "items": items, "core_us": speed.us, "rounds": rounds})
+
+
+async def _refused(server: Server, items: int) -> list[dict[str, float]]:
+    """Of each round: how many requests the leader of the group turned away, and the CPU time that it took for them."""
+    options = Options(client_name="metad-perf calibration-grid", repeat_refused=False, deadline_s=_FLOOD_S)
+    found: list[dict[str, float]] = []
+    async with open_client(server.target, options) as client:
+        owner = (await client.brokers.register("broker-1", lease_s=300)).owner
+        batch = [SessionTakeoverItem("tenant", f"client-{number}", False) for number in range(items)]
+        for _ in range(_ROUNDS):
+            for _ in range(_LED_TRIES):  # after the last round the group needs a leader again
+                if await _taken(client, owner, batch):
+                    break
+                await asyncio.sleep(_QUIET_S)
+            await _flood(client, owner, batch, 0.5, Counter())  # the leader learns how fast it serves
+            leader = (await client.cluster.map()).leaders.get("data-0", "")
+            if leader in server.pids:
+                found += await _round(client, owner, batch, server.pids, leader)
+    return found
+
+
+async def _round(
+    client: Client, owner: Owner, batch: list[SessionTakeoverItem], pids: Mapping[str, int], leader: str
+) -> list[dict[str, float]]:
+    stopped = [pid for node, pid in pids.items() if node != leader]
+    node, told = psutil.Process(pids[leader]), Counter[str]()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        flood = asyncio.ensure_future(_flood(client, owner, batch, _FLOOD_S, told))
+        await asyncio.sleep(0.05)  # what was under way has ended
+        begun_s, refused = _cpu_s(node), told["refused"]
+        end_s, count, since_s = begun_s, refused, time.monotonic()
+        while time.monotonic() < since_s + _QUIET_S and not flood.done():
+            await asyncio.sleep(0.02)
+            if told["refused"] > count:
+                end_s, count, since_s = _cpu_s(node), told["refused"], time.monotonic()
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    await flood
+    return [{"refused": count - refused, "cpu_s": end_s - begun_s}] if count - refused >= _CALLERS // 4 else []
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+async def _flood(
+    client: Client, owner: Owner, batch: list[SessionTakeoverItem], seconds: float, told: Counter[str]
+) -> None:
+    """Many callers, each of which asks again as soon as it has an answer."""
+    end_s = time.monotonic() + seconds
+
+    async def ask() -> None:
+        while time.monotonic() < end_s:
+            told["done" if await _taken(client, owner, batch) else "refused"] += 1
+
+    await asyncio.gather(*(ask() for _ in range(max(100, _CALLERS // len(batch)))))
+
+
+async def _taken(client: Client, owner: Owner, batch: list[SessionTakeoverItem]) -> bool:
+    try:
+        await client.sessions.takeover_many(owner.broker, owner.broker_epoch, batch)
+    except (OverloadedError, DeadlineExceededError):
+        return False
+    return True
 
 
 # --- loads

@@ -7,6 +7,8 @@ import msgspec
 THEORY_ERROR_MAX = 0.005
 ANCHOR_ERROR_MAX = 0.01
 """Of the vector model in a quantile, a share of refusals, or a drain."""
+SLICES_ERROR_MAX = 0.03
+"""Of the sum of slices against the storm that is not cut."""
 STANDARD_ERRORS_MAX = 3.0
 
 

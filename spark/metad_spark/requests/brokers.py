@@ -5,6 +5,7 @@ wait as their policy says. As in ``metad_perf.storm.wave``.
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections import deque
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from .node import Cluster, Node
 from .storm import Storm
 
 AWAY: Final = -1.0
+TOLD: Final = ("attempts", "refused", "timeouts")
 _TURN: Final = 64
 """Ticks that are divided together."""
 
@@ -55,6 +57,16 @@ class Clients:
         self.backoffs = Backoffs(storm.backoffs)
         self.lane: Ints = storm.brokers * storm.data_groups + storm.groups
         self.restored = self.sent = self.again = self.refused = self.timeouts = 0
+        regions = list(dict.fromkeys(kind.region for kind in kinds))
+        self.region: Ints = np.array([regions.index(kind.region) for kind in kinds], dtype=np.int64)[storm.kinds]
+        shape = (len(regions), math.ceil(storm.settings.limit_s) + 1)
+        self.told: dict[str, Ints] = {name: np.zeros(shape, dtype=np.int64) for name in TOLD}
+        """By region and second."""
+
+    def tell(self, what: str, clients: Ints, now: float) -> None:
+        """Count these clients."""
+        counts = self.told[what]
+        counts[:, min(int(now), counts.shape[1] - 1)] += np.bincount(self.region[clients], minlength=len(counts))
 
 
 class Lane:
@@ -111,6 +123,7 @@ class Broker:
         request.identity = Identity(self.number + 1, self._calls, 0, 0)
         state.attempts[clients] += 1
         state.sent += request.items
+        state.tell("attempts", clients, now)
         crew.calls += 1
         crew.attempted += request.items
         crew.machine.at(request.deadline_s, self._late, request)
@@ -132,6 +145,7 @@ class Broker:
             request.number += 1
             self._crew.flying.pop(request, None)
             self._crew.clients.timeouts += request.items
+            self._crew.clients.tell("timeouts", request.clients, self._crew.machine.now)
             self._crew.in_vain(self, request.clients, None)
             self._crew.ended(request)
 
@@ -149,6 +163,8 @@ class Broker:
     def refused(self, request: Request, after_ms: int, jitter_ms: int, now: float) -> None:
         """Repeat it if the SDK does, and it fits the deadline; otherwise tell its clients."""
         self._crew.flying.pop(request, None)
+        self._crew.clients.refused += request.items
+        self._crew.clients.tell("refused", request.clients, now)
         if self._repeats:
             if self._backoff.retry_after == "honour" and after_ms:
                 due_s = now + self._backoff.returning_s(after_ms, jitter_ms, self._crew.rng)
@@ -156,11 +172,10 @@ class Broker:
                 due_s = now + self._backoff.delay_s(request.attempts - 1, self._crew.rng)
             if due_s < request.deadline_s:
                 self._crew.clients.again += request.items
-                self._crew.clients.refused += request.items
+                self._crew.clients.tell("attempts", request.clients, now)
                 self._crew.machine.at(due_s, self._resend, request, request.number)
                 return
         request.waits = False
-        self._crew.clients.refused += request.items
         self._crew.in_vain(self, request.clients, (after_ms, jitter_ms))
         self._crew.ended(request)
 
@@ -294,6 +309,8 @@ class Crew:
             state.attempts[clients] += 1
             state.sent += len(clients)
             state.timeouts += len(clients)
+            for what in ("attempts", "timeouts"):
+                state.tell(what, clients, self.machine.now)
             self.in_vain(lane.broker, clients, None)
         while lane.chunks and lane.in_flight < storm.lane_calls:
             lane.in_flight += 1
@@ -345,6 +362,7 @@ class Crew:
         for request in stranded:
             if request.waits:
                 self.clients.again += request.items
+                self.clients.tell("attempts", request.clients, now)
                 self.machine.at(now, self._resend, request)
 
     def _resend(self, request: Request) -> None:

@@ -38,6 +38,12 @@ SWEEP_ROW_S: Final = 2e-6
 sweep."""
 
 
+REFUSAL_S: Final = 5.2e-5
+REFUSED_ITEM_S: Final = 0.0
+"""Of a request that is turned away, and of each of its items: medians of seven rounds in which a leader did nothing
+else (``metad-perf calibration-grid --only refused-1``)."""
+
+
 class Interval(msgspec.Struct, frozen=True, array_like=True):
     """Bounds of 95 % confidence."""
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CalibrationError
-from .costs import MEMTABLE_S, Costs, Interval
+from .costs import MEMTABLE_S, REFUSAL_S, REFUSED_ITEM_S, Costs, Interval
 from .grid import SENT, Grid, Row
 
 Floats = npt.NDArray[np.float64]
@@ -87,6 +87,8 @@ def fit(grid: Grid, name: str = "measured", seed: int = 0) -> Costs:
         raise CalibrationError("the runs have no measure of fsync: run metad-perf calibration-grid --only fsync")
     core_us = _core_us(rows)
     node_costs, node_intervals, node_r2 = _fitted(_without_memtables(_at_speed(nodes, core_us)), NODE_COLUMNS, seed)
+    for key, (value, interval) in _refusals(grid, core_us).items():
+        node_costs[key], node_intervals[key] = value, interval
     broker_costs, broker_intervals, broker_r2 = _fitted(_at_speed(brokers, core_us), BROKER_COLUMNS, seed)
     back = broker_intervals["back_s"]
     broker_costs["attempt_s"] = SENT * broker_costs["back_s"]
@@ -125,6 +127,31 @@ def _at_speed(rows: Sequence[Row], core_us: float) -> list[Row]:
     if not core_us:
         return list(rows)
     return [msgspec.structs.replace(row, cpu_s=row.cpu_s * core_us / row.core_us) for row in rows]
+
+
+def _refusals(grid: Grid, core_us: float) -> dict[str, tuple[float, Interval]]:
+    """What it costs to turn a request away, and each of its items, as measured by itself. What the fit says of it is
+    not taken: in storms refusals come with all other work, so it told the two apart by ten times."""
+    measured: dict[int, list[float]] = {}
+    for one in grid.refused:
+        factor = core_us / one.core_us if core_us and one.core_us else 1.0
+        measured.setdefault(one.items, []).append(one.cpu_s * factor)
+    if not measured:
+        known = {"refusal_s": REFUSAL_S, "refused_item_s": REFUSED_ITEM_S}
+        return {key: (value, Interval(0.0, 2 * value)) for key, value in known.items()}
+    few, many = min(measured), max(measured)
+    apart = max(1, many - few)
+
+    def of_item(low: float, high: float) -> float:
+        return max(0.0, (high - low) / apart)
+
+    middle = of_item(statistics.median(measured[few]), statistics.median(measured[many]))
+    least, most = of_item(max(measured[few]), min(measured[many])), of_item(min(measured[few]), max(measured[many]))
+    requests = [_short(max(0.0, one - few * middle)) for one in sorted(measured[few])]
+    return {
+        "refusal_s": (statistics.median(requests), Interval(requests[0], requests[-1])),
+        "refused_item_s": (middle, Interval(_short(least), _short(most))),
+    }
 
 
 def _without_memtables(rows: Sequence[Row]) -> list[Row]:

@@ -62,11 +62,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return SENT * self.attempts + self.back
 
 
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests of so many items that a node turned away while it did nothing else, and the CPU time of one."""
+
+    items: int
+    cpu_s: float
+    core_us: float
+
+
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """All rows, and what belongs to the machine."""
 
     rows: list[Row]
     fsync_s: list[float]
+    refused: list[Refused] = []
     cpus: int
     setting: str
 
@@ -83,6 +92,7 @@ def read(paths: Sequence[Path]) -> Grid:
         first,
         rows=[row for one in grids for row in one.rows],
         fsync_s=sorted(time_s for one in grids for time_s in one.fsync_s),
+        refused=[row for one in grids for row in one.refused],
         setting="; ".join(dict.fromkeys(one.setting for one in grids)),
     )
 
@@ -92,7 +102,8 @@ def keep(grid: Grid, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    meta = msgspec.json.encode({"fsync_s": grid.fsync_s, "cpus": grid.cpus, "setting": grid.setting})
+    apart = {key: getattr(grid, key) for key in ("fsync_s", "refused", "cpus", "setting")}
+    meta = msgspec.json.encode(apart)
     table = pa.Table.from_pylist([msgspec.to_builtins(row) for row in grid.rows])
     pq.write_table(table.replace_schema_metadata({_META: meta}), path, compression="zstd")
 
@@ -103,7 +114,7 @@ def _kept(path: Path) -> Grid:
     try:
         table = pq.read_table(path)
         meta = msgspec.json.decode((table.schema.metadata or {})[_META])
-        return Grid(rows=msgspec.convert(table.to_pylist(), list[Row]), **meta)
+        return msgspec.convert({"rows": table.to_pylist(), **meta}, Grid)
     except (OSError, ValueError, KeyError, TypeError) as why:
         raise CalibrationError(f"{path}: no grid that was kept: {str(why).partition(chr(10))[0]}") from None
 
@@ -111,6 +122,7 @@ def _kept(path: Path) -> Grid:
 def _folder(path: Path) -> Grid:
     rows: list[Row] = []
     fsync_s: list[float] = []
+    refused: list[Refused] = []
     try:
         manifest = msgspec.json.decode((path / "grid.json").read_bytes())
         machine, versions = manifest["machine"], manifest["versions"]
@@ -119,6 +131,11 @@ def _folder(path: Path) -> Grid:
             kind = made.get("kind")
             if kind == "fsync":
                 fsync_s += made["seconds"]
+            elif kind == "refused":
+                refused += [
+                    Refused(items=made["items"], cpu_s=one["cpu_s"] / one["refused"], core_us=made["core_us"])
+                    for one in made["rounds"]
+                ]
             elif kind == "load":
                 rows += _of_load(made)
             elif kind == "storm" and made["report"]["settings"]["trigger"] != "leader-kill":
@@ -126,12 +143,12 @@ def _folder(path: Path) -> Grid:
     except (OSError, msgspec.DecodeError, KeyError, TypeError, ZeroDivisionError) as why:
         raise CalibrationError(f"{path}: no runs of metad-perf calibration-grid: {type(why).__name__}: {why}") from None
     others = sum(row.others_cores for row in rows) / max(1, len(rows))
+    beside = f"; other programs used {others:.2f} cores" if rows else ", what it takes to turn a request away"
     setting = (
         f"metad-perf calibration-grid --scale {manifest['scale']:g}, {manifest['begun']}, {machine['cpus']} CPUs"
-        f" ({machine['cpu']}), Python {versions['python']}, metad {versions['metad-service']}; other programs used"
-        f" {others:.2f} cores"
+        f" ({machine['cpu']}), Python {versions['python']}, metad {versions['metad-service']}{beside}"
     )
-    return Grid(rows=rows, fsync_s=fsync_s, cpus=int(machine["cpus"]), setting=setting)
+    return Grid(rows=rows, fsync_s=fsync_s, refused=refused, cpus=int(machine["cpus"]), setting=setting)
 
 
 def _of_load(made: Mapping[str, Any]) -> list[Row]:

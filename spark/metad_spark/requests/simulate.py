@@ -15,7 +15,7 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -245,9 +245,20 @@ def _times(waited_s: npt.NDArray[np.float64]) -> tuple[float | None, float | Non
     return restored_by_s(waited_s, 50.0), restored_by_s(waited_s, 99.0), restored_by_s(waited_s, 99.9)
 
 
-def simulate(storm: Storm, costs: Costs, seed: int = 0, look: Callable[[float, int], None] | None = None) -> Outcome:
-    """Predict a storm. The same storm, costs and seed give the same outcome. ``look`` is told now and then how many
-    simulated seconds are over, and how many clients are back."""
+Look: TypeAlias = Callable[[float, int], None]
+"""Is told now and then how many simulated seconds are over, and how many clients are back."""
+
+
+class Played(NamedTuple):
+    """A storm that is over."""
+
+    clients: Clients
+    cluster: Cluster
+    processes: list[Crew]
+
+
+def play(storm: Storm, costs: Costs, seed: int = 0, look: Look | None = None) -> Played:
+    """Let a storm happen. The same storm, costs and seed give the same one."""
     settings = storm.settings
     crews = settings.processes
     costs = costs.at_speed(storm.core_us)
@@ -281,6 +292,13 @@ def simulate(storm: Storm, costs: Costs, seed: int = 0, look: Callable[[float, i
         return clients.restored >= returning
 
     machine.run(settings.limit_s, over)
+    return Played(clients, cluster, processes)
+
+
+def simulate(storm: Storm, costs: Costs, seed: int = 0, look: Look | None = None) -> Outcome:
+    """Predict a storm."""
+    clients, cluster, processes = play(storm, costs, seed, look)
+    returning = storm.returning
     back = clients.restored_s[storm.returns]
     waited_s = np.where(back == AWAY, np.inf, back - storm.begin_ns[storm.returns] / 1e9)
     t50_s, t99_s, t999_s = _times(waited_s)

@@ -97,7 +97,7 @@ def test_a_folder_is_of_one_scale(tmp_path: Path) -> None:
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--scale"):
         run(CalibrationGrid(out=tmp_path, scale=0.0, only=()))
-    with pytest.raises(UsageError, match="no run storm-of-the-century; there are fsync, load-1-1"):
+    with pytest.raises(UsageError, match="no run storm-of-the-century; there are fsync, refused-1, refused-100, load"):
         run(CalibrationGrid(out=tmp_path, scale=1.0, only=("storm-of-the-century",)))
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from metad_spark.errors import CalibrationError
 from metad_spark.requests import fitting, grid
-from metad_spark.requests.costs import BROKER, MEMTABLE_S, NODE, growth, load_costs
+from metad_spark.requests.costs import BROKER, MEMTABLE_S, NODE, REFUSAL_S, REFUSED_ITEM_S, growth, load_costs
 from metad_spark.requests.fitting import fit, nnls
-from metad_spark.requests.grid import Grid, Row
+from metad_spark.requests.grid import Grid, Refused, Row
 from metad_spark.run_calibrate import run
 
 TRUE = {
@@ -79,7 +79,12 @@ def _grid(noise: float = 0.0) -> Grid:
     rows = [_row(rng, number, "load", "node", noise) for number in range(20) for _ in range(3)]
     rows += [_row(rng, number, "storm", "node", noise) for number in range(10) for _ in range(3)]
     rows += [_row(rng, number, "storm", "brokers", noise) for number in range(10) for _ in range(2)]
-    return Grid(rows=rows, fsync_s=[0.001, 0.002, 0.004], cpus=4, setting="synthetic")
+    refused = [
+        Refused(items=items, cpu_s=(TRUE["refusal_s"] + items * TRUE["refused_item_s"]) * error, core_us=0.0)
+        for items in (1, 100)
+        for error in (0.9, 1.0, 1.1)
+    ]
+    return Grid(rows=rows, fsync_s=[0.001, 0.002, 0.004], refused=refused, cpus=4, setting="synthetic")
 
 
 def test_costs_without_noise_are_found_exactly() -> None:
@@ -91,6 +96,23 @@ def test_costs_without_noise_are_found_exactly() -> None:
     assert found.cores == 4
     assert found.fsync_s[0] < 0.0011
     assert found.fsync_s[-1] > 0.0038
+
+
+def test_a_refusal_costs_what_was_measured_whatever_storms_say() -> None:
+    """A fit over storms said 456 us, from 0 to 807, and a leader that does nothing else takes a ninth of it."""
+    rows = [
+        msgspec.structs.replace(row, cpu_s=row.cpu_s + 4e-4 * row.refusals * (row.part == "node"))
+        for row in _grid().rows
+    ]
+    dear = msgspec.structs.replace(_grid(), rows=rows)
+    assert fit(dear).refusal_s == fit(_grid()).refusal_s == pytest.approx(TRUE["refusal_s"], rel=1e-3)
+    assert fit(dear).intervals["refusal_s"].low < TRUE["refusal_s"] < fit(dear).intervals["refusal_s"].high
+    faster = [msgspec.structs.replace(one, cpu_s=one.cpu_s / 2, core_us=50.0) for one in dear.refused]
+    assert fitting._refusals(msgspec.structs.replace(dear, refused=faster), 100.0)["refusal_s"][0] == pytest.approx(
+        TRUE["refusal_s"], rel=1e-3
+    )
+    known = fit(msgspec.structs.replace(dear, refused=[]))
+    assert (known.refusal_s, known.refused_item_s) == (REFUSAL_S, REFUSED_ITEM_S)
 
 
 def test_costs_are_those_of_cores_of_one_speed() -> None:
@@ -107,7 +129,8 @@ def test_costs_are_those_of_cores_of_one_speed() -> None:
         )
         for row in _grid().rows
     ]
-    found = fit(msgspec.structs.replace(_grid(), rows=rows))
+    refused = [msgspec.structs.replace(one, core_us=50.0) for one in _grid().refused]
+    found = fit(msgspec.structs.replace(_grid(), rows=rows, refused=refused))
     storms = [speed for run, speed in speeds.items() if run.startswith("storm")]
     assert found.core_us == pytest.approx(sum(storms) / len(storms), rel=1e-3)
     at_50 = found.at_speed(50.0)

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
-from metad_spark import run_simulate
 from metad_spark.calibration import Calibration
 from metad_spark.cli import main
+from metad_spark.errors import ScenarioError
 from metad_spark.models.node_input import node_inputs
 from metad_spark.models.population import firsts_us
 from metad_spark.pipeline import progress
+from metad_spark.requests import slices
 from metad_spark.requests.costs import load_costs
-from metad_spark.requests.simulate import Outcome, simulate
-from metad_spark.run_simulate import costs_apart, storm_of_scenario, unknown
+from metad_spark.requests.simulate import simulate
+from metad_spark.requests.slices import (
+    Estimate,
+    costs_apart,
+    estimated,
+    sampled,
+    slices_of,
+    storm_of_scenario,
+    unknown,
+)
+from metad_spark.run_verify import sliced
 from metad_spark.scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Returns, Scenario, Transports
 
 SCENARIO = Scenario(
@@ -85,21 +97,22 @@ def test_the_command_gives_what_it_knows_and_refuses_the_rest(
     assert len(found["by_seed"]) == 2
     assert "lost packets" in found["left_out"]
     assert not found["doubt"]
+    assert (found["slices"], found["sampled"]) == (1, 1)
     assert main([*asked, "--tables", str(tmp_path / "tables")]) == 2
     assert "leave --tables" in capsys.readouterr().err
+    assert main(["simulate", "--scenario", "small", "--sample", "1"]) == 2
+    assert "--sample is of --model requests" in capsys.readouterr().err
 
 
 def test_a_storm_in_which_many_are_turned_away_is_less_certain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = tmp_path / "storm.json"
-    turned_away = run_simulate._MANY_REFUSED * 2_000 + 1
 
-    def refused(scenario: Scenario, outcome: Outcome) -> dict[str, object]:
-        return _told(scenario, outcome) | {"rejected": turned_away}
+    def refused(*given: Any) -> Estimate:
+        return msgspec.structs.replace(estimated(*given), rejected=101)
 
-    _told = run_simulate._told
-    monkeypatch.setattr(run_simulate, "_told", refused)
+    monkeypatch.setattr(slices, "estimated", refused)
     asked = ["simulate", "--model", "requests", "--scenario", "small", "--clients", "2000"]
     assert main([*asked, "--json", str(told)]) == 0
     assert json.loads(told.read_text())["doubt"].startswith("Many are turned away")
@@ -114,3 +127,109 @@ def test_a_long_simulation_says_how_far_it_is(
     first, *_, last = [line for line in capsys.readouterr().err.splitlines() if "simulated seconds" in line]
     assert first == "seed 0: 0.0 of at most 120 simulated seconds, 0 of 2,000 clients back"
     assert "0 of 2,000" not in last
+
+
+# --- slices
+
+
+@pytest.mark.parametrize(("nodes", "sizes"), [(1, [1]), (3, [3]), (5, [5]), (6, [3, 3]), (8, [4, 4]), (10, [3, 3, 4])])
+def test_every_node_and_client_is_in_one_slice_and_groups_keep_their_slots(nodes: int, sizes: list[int]) -> None:
+    scenario = _with(clients=100_003, cluster=Cluster(nodes=nodes, groups=4 * nodes + 1))
+    found = slices_of(scenario)
+    assert [part.nodes for part in found] == sizes
+    assert sum(part.clients for part in found) == 100_003
+    assert sum(len(part.slots) for part in found) == 4 * nodes + 1
+    assert sum(sum(part.slots) for part in found) == 1_024
+    for part in found:
+        assert part.clients == pytest.approx(100_003 * sum(part.slots) / 1_024, abs=1)
+
+
+def test_a_slice_has_the_groups_of_its_nodes_and_its_part_of_the_brokers() -> None:
+    scenario = _with(clients=60_000, cluster=Cluster(nodes=6, groups=18), brokers=Brokers(count=4, concurrency=90))
+    part = slices_of(scenario)[1]
+    storm = storm_of_scenario(scenario, 1, part)
+    assert (storm.nodes, storm.data_groups, storm.lane_calls) == (3, 9, 5)
+    assert storm.broker_share == pytest.approx(part.clients / 60_000)
+    counted = np.bincount(storm.groups) / part.clients
+    np.testing.assert_allclose(counted, np.array(part.slots) / sum(part.slots), atol=0.01)
+
+
+def test_one_slice_is_the_storm_to_the_last_bit() -> None:
+    found, whole = sliced(_with(cluster=Cluster(nodes=3, groups=6)))
+    assert (found.restored, found.attempts_per_client) == (whole.restored, whole.attempts_per_session)
+    assert found.t999_s == pytest.approx(whole.storm_s[2], rel=0.002)  # a bin
+    assert found.errors_pct == dict.fromkeys(("t50_s", "t99_s", "t999_s", "attempts_per_client"), 0.0)
+
+
+def test_rows_of_slices_add_up_to_the_storm() -> None:
+    scenario = _with(clients=9_000, client_timeout_s=0.5, cluster=Cluster(nodes=6, groups=12))
+    parts = slices_of(scenario)
+    tasks = slices.tasks_of("run", scenario, load_costs(), parts, [1, 2])
+    batches = [slices.simulated(task) for task in tasks.to_pylist()]
+    assert batches[0].equals(slices.simulated(tasks.to_pylist()[0])), "the same task gives the same rows"
+    sums = slices.summed(batches)
+    for key, (task, rows) in zip(sums.clients, zip(tasks.to_pylist(), batches, strict=True), strict=True):
+        counts = {name: sum(rows[name].to_pylist()) for name in slices.COUNTS}
+        assert counts["clients"] == task["clients"] == sums.clients[key]
+        assert counts["attempts"] == counts["restored"] + counts["refused"] + counts["timeouts"]
+        assert sums.waits[key].sum() == sums.storm[key].sum() == counts["restored"] == task["clients"]
+        assert set(rows["kind"].to_pylist()) == {"near", "far"}
+    found = estimated(sums, 1, 9_000, 2)
+    assert found.restored == 9_000
+
+
+def test_a_sample_says_how_far_it_may_be_off() -> None:
+    scenario = _with(clients=30_000, cluster=Cluster(nodes=30, groups=60))
+    assert len(sampled(scenario, None, 1)) == 10
+    parts = sampled(scenario, 3, 1)
+    assert len(parts) == 3
+    assert parts == sampled(scenario, 3, 1) != sampled(scenario, 3, 2)
+    tasks = slices.tasks_of("run", scenario, load_costs(), parts, [1])
+    sums = slices.summed([slices.simulated(task) for task in tasks.to_pylist()])
+    found = estimated(sums, 1, 30_000, 10)
+    assert found.restored == 30_000
+    assert found.errors_pct["t50_s"] is not None
+    assert 0 < found.errors_pct["t50_s"] < 20
+    (one,) = {key for key in sums.clients if key[1] == parts[0].number}
+    alone = slices.summed([slices.simulated(tasks.to_pylist()[0])])
+    assert estimated(alone, 1, 30_000, 10).errors_pct["t50_s"] is None
+    assert alone.clients[one] == parts[0].clients
+
+
+def test_a_jackknife_is_that_of_a_mean_where_the_number_is_one() -> None:
+    """Of a mean it is the standard error, which is known."""
+    values = np.array([3.0, 5.0, 8.0, 4.0])
+    left_out = [float(np.delete(values, at).mean()) for at in range(4)]
+    expected = 2 * values.std(ddof=1) / np.sqrt(4) * np.sqrt(1 - 4 / 10) / values.mean() * 100
+    assert slices._jackknife_pct(left_out, float(values.mean()), 10) == pytest.approx(expected)
+
+
+def test_a_large_storm_is_sampled_and_one_that_is_too_large_says_what_to_do() -> None:
+    large = _with(clients=100_000_000, cluster=Cluster(nodes=30, groups=120))
+    assert len(sampled(large, None, 0)) == 2
+    with pytest.raises(ScenarioError, match=r"has 101,562,500 clients.* can hold 12,000,000: .* 250 nodes"):
+        sampled(_with(clients=1_000_000_000, cluster=Cluster(nodes=30, groups=120)), 2, 0)
+
+
+def test_clients_wait_at_the_broker_where_so_many_calls_are_in_flight() -> None:
+    """120 brokers sent 2 to 35 times the requests that brokers send: each client that came alone was one."""
+    scenario = _with(clients=20_000, brokers=Brokers(count=40), disconnect=Disconnect(spread_s=0.5))
+    storm = storm_of_scenario(scenario, 1)
+    any_number = msgspec.structs.replace(storm, lane_calls=0)
+    few = msgspec.structs.replace(storm, lane_calls=1)
+    costs = costs_apart(load_costs(), storm)
+    calls = [sum(crew.calls for crew in slices.play(each, costs, 1).processes) for each in (any_number, few)]
+    assert calls[1] < calls[0] / 3
+    found = simulate(few, costs, 1)
+    assert (found.restored, found.attempts_per_session) == (20_000, 1.0)
+
+
+def test_whoever_waits_too_long_at_the_broker_gives_up_and_is_counted() -> None:
+    storm = storm_of_scenario(_with(clients=30_000, client_timeout_s=0.3, disconnect=Disconnect(spread_s=0.1)), 1)
+    few = msgspec.structs.replace(storm, lane_calls=1)
+    costs = msgspec.structs.replace(costs_apart(load_costs(), storm), item_s=2e-4)
+    found = slices.play(few, costs, 1).clients
+    assert found.timeouts > 0
+    assert found.sent + found.again == found.restored + found.refused + found.timeouts
+    assert found.told["timeouts"].sum() == found.timeouts
+    assert found.told["attempts"].sum() == found.sent + found.again == found.attempts.sum()
