@@ -92,8 +92,8 @@ class _Runs(Command, frozen=True, kw_only=True):
     COMMAND: ClassVar[bool] = False
     """Whether it also takes the command line, for a page."""
     READ: ClassVar[Mapping[str, Callable[[str], Any]]] = {
-        **dict.fromkeys(("clients", "seeds", "sample", "generators", "count", "steps"), _count),
-        **dict.fromkeys(("step_s", "stall_s", "within", "late_s", "left_s"), _positive),
+        **dict.fromkeys(("clients", "seeds", "sample", "blind", "generators", "count", "steps"), _count),
+        **dict.fromkeys(("step_s", "stall_s", "within", "late_s", "left_s", "scale"), _positive),
         "target": _told(parse_target),
         "vary": _told(parse_axis),
         "runs": str,
@@ -347,7 +347,13 @@ class Validate(_Runs, frozen=True, kw_only=True):
     RUNS = "validate"
 
     json: Json = None
-    traces: Annotated[tuple[Path, ...], "folders of the grid, or reports of metad-perf storm", None, "TRACES"]
+    traces: Annotated[tuple[Path, ...], "folders of the grid, or reports of metad-perf storm", None, "TRACES"] = ()
+    blind: Annotated[
+        int | None,
+        "instead of storms that happened: so many whose settings are drawn now, each made three times on this machine",
+        "N",
+    ] = None
+    scale: Annotated[float, "of the sizes of these storms, to try it", "X"] = 1.0
     calibration: Annotated[str, "costs that calibrate has made", "NAME|FILE"] = "default"
     seeds: Annotated[int, "storms of each prediction; the median", "N"] = 3
     verdict: Annotated[Path | None, "keep what reports say of all predictions", "FILE.toml"] = None

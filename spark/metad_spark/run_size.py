@@ -52,6 +52,8 @@ from .wording import percent, seconds
 
 _ENTRY_BYTES = MIB
 """``commit.entry_bytes_max`` by default."""
+_RETURNING_PER_S_MAX = 100_000_000
+"""As the service takes it."""
 _QUEUE_MS_MAX = 3_600_000
 """In place of no bound, which metad does not have: nobody waits for so long."""
 
@@ -97,7 +99,7 @@ def settings(scenario: Scenario, calibration: Calibration) -> list[Setting]:
         found.append(
             Setting(
                 key="limits.returning_per_s",
-                value=max(1, round(per_node)),
+                value=max(1, min(_RETURNING_PER_S_MAX, round(per_node))),
                 cost="who is turned away comes back no faster, also where a node could do more",
             )
         )

@@ -1,22 +1,42 @@
-"""``metad-spark validate``: storms that happened, predicted from their settings. Needs no Java."""
+"""``metad-spark validate``: storms that happened, predicted from their settings. Needs no Java.
+
+``--blind N`` makes the storms, too: N settings are drawn at random from declared ranges after the model and its costs
+are frozen (a hash of both is in the report), and each happens three times on this machine. So nothing of the model can
+have been chosen to fit them.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import math
+import random
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
-from . import validation
-from .errors import ScenarioError, UsageError
+from metad_wire import policy
+
+from . import requests, validation
+from .errors import CalibrationError, ScenarioError, UsageError
 from .output import say, table, warn, write_json
-from .requests.costs import load_costs
+from .requests.costs import Costs, load_costs, to_toml
+from .requests.storm import storm_of
 
 
 def run(
     *,
     traces: Sequence[Path],
+    blind: int | None,
+    scale: float,
     calibration: str,
     seeds: int,
     json: Path | None,
@@ -27,6 +47,10 @@ def run(
     costs = load_costs(calibration)
     if seeds < 1:
         raise UsageError("--seeds must be at least 1")
+    if bool(traces) == (blind is not None):
+        raise UsageError("name storms that happened, or give --blind N")
+    if blind is not None:
+        return _blind(blind, scale, costs, seeds, json)
     judged, left_out = [], []
     for runs in validation.by_storm(validation.storms_of(traces)):
         try:
@@ -60,6 +84,157 @@ def run(
         warn(f"{said.disturbed} of {said.storms} storms had other programs beside them: their times are those' too.")
     say(validation.headline(said, "requests"))
     return 0 if said.passed else 1
+
+
+# --- storms of settings that nobody has chosen
+
+LINGERS_MS: Final = (2.0, 5.0, 20.0)
+NODES: Final = (1, 3, 5)
+GROUPS: Final = (1, 3, 12)
+PROCESSES: Final = (1, 2)
+QUEUES_MS: Final = (250, 1_500, 10_000)
+POLICIES: Final = ("return-slot", "full-jitter", "exponential", "decorrelated-jitter", "none")
+DRAWN_TRIGGERS: Final = ("all", "all", "rolling", "leader-kill")
+SESSIONS: Final = (40_000, 600_000)
+"""From the least to the most, alike on a logarithmic scale."""
+BROKERS: Final = (4, 24)
+_RUNS: Final = 3
+_LIMIT_S: Final = 60.0
+_STORM_S_MAX: Final = 900.0
+_NEAR_PCT, _FAR_PCT, _ATTEMPTS_PCT = 15.0, 25.0, 10.0
+"""Bars of times: the first for three quarters of the storms, the second for all; and that of attempts."""
+
+
+def drawn(count: int, seed: int, scale: float) -> list[dict[str, Any]]:
+    """Settings of storms, at random. They are those of a command line of ``metad-perf storm``, and ``queue_ms``."""
+    rng = random.Random(seed)
+    found = []
+    for _ in range(count):
+        nodes = rng.choice(NODES)
+        least, most = (math.log(sessions) for sessions in SESSIONS)
+        brokers = rng.randint(*BROKERS)
+        found.append(
+            {
+                "nodes": nodes,
+                "groups": rng.choice(GROUPS),
+                "sessions": max(100 * brokers, round(scale * math.exp(rng.uniform(least, most)))),
+                "brokers": brokers,
+                "processes": rng.choice(PROCESSES),
+                "linger_ms": rng.choice(LINGERS_MS),
+                "queue_ms": rng.choice(QUEUES_MS),
+                "policy": rng.choice(POLICIES),
+                "trigger": rng.choice(DRAWN_TRIGGERS if nodes > 1 else DRAWN_TRIGGERS[:-1]),
+                "seed": rng.randrange(1, 1_000_000),
+            }
+        )
+    return found
+
+
+def frozen(costs: Costs) -> dict[str, str]:
+    """What the predictions rest on, as hashes: the code of the model with the policies that it runs, and the costs."""
+    code = hashlib.sha256()
+    for package in (requests, policy):
+        for file in sorted(Path(package.__path__[0]).glob("*.py")):
+            code.update(file.name.encode() + b"\0" + file.read_bytes())
+    return {"model": code.hexdigest(), "costs": hashlib.sha256(to_toml(costs).encode()).hexdigest()}
+
+
+def happened(settings: dict[str, Any], folder: Path, name: str) -> list[validation.Measured]:
+    """Make a storm three times, each with a cluster of its own. Raises CalibrationError."""
+    config = folder / "metad.toml"
+    config.write_text(f"[limits]\nqueue_ms = {settings['queue_ms']}\n", encoding="utf-8")
+    given = {key: value for key, value in settings.items() if key not in ("groups", "queue_ms")}
+    given |= {"groups": f"data={settings['groups']},offset=1", "seconds_limit": _LIMIT_S, "server_config": config}
+    words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", f"{value}")]
+    beside = Path(sys.executable).with_name("metad-perf")
+    program = str(beside) if beside.exists() else shutil.which("metad-perf")
+    if program is None:
+        raise UsageError("--blind makes storms with metad-perf, which is not installed")
+    reports = [folder / f"{name}-{number}.json" for number in range(1, _RUNS + 1)]
+    for report in reports:
+        command = [program, "storm", *words, "--json", str(report)]
+        try:
+            # Exit code 1: not all came back in time, which is an outcome.
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_STORM_S_MAX, check=False)
+        except subprocess.TimeoutExpired:
+            raise CalibrationError(f"{name}: the storm did not end in {_STORM_S_MAX:g} s") from None
+        if not report.exists():
+            last = ((done.stderr or done.stdout).strip().splitlines() or ["no word of why"])[-1]
+            raise CalibrationError(f"{name}: {last}")
+    return [msgspec.structs.replace(one, name=name) for one in validation.storms_of(reports)]
+
+
+def _blind(count: int, scale: float, costs: Costs, seeds: int, json: Path | None) -> int:
+    seed = secrets.randbits(32)
+    told = {**frozen(costs), "seed": str(seed)}
+    storms, judged = [], []
+    with tempfile.TemporaryDirectory(prefix="metad-blind-") as folder:
+        for number, settings in enumerate(drawn(count, seed, scale), 1):
+            say(f"{number} of {count}: {', '.join(f'{key} {value}' for key, value in settings.items())}")
+            runs = happened(settings, Path(folder), f"blind-{number}")
+            one = validation.judge(runs, costs, seeds)
+            judged.append(one)
+            differs = _differs(runs[0], one)
+            storms.append(
+                {
+                    "settings": settings,
+                    "inside": not differs,
+                    "metrics": msgspec.to_builtins(one.metrics),
+                    "class_right": one.class_right,
+                }
+            )
+    said = {"frozen": told, "storms": storms, **blind_errors(judged)}
+    write_json(json, said)
+    _show(judged)
+    inside = sum(storm["inside"] for storm in storms)
+    right = f"{said['class_right']} of {count} storms are predicted to end, or not, as they did"
+    say(f"{right}; {inside} are as those that the costs were checked with.")
+    return 0 if blind_passes(judged) else 1
+
+
+def _differs(run: validation.Measured, judged: validation.Judged) -> list[str]:
+    verdict = validation.last_verdict()
+    storm = storm_of(run.report, run.begin_ns)
+    return (
+        ["no storm was checked"]
+        if verdict is None
+        else validation.differences(verdict, storm, judged.rejected, apart=False)
+    )
+
+
+def _off_pct(judged: Sequence[validation.Judged], name: str) -> list[float]:
+    """How far each prediction is off; infinite where only it, or only the storm, has a number."""
+    found = []
+    for one in judged:
+        metric = one.metrics[name]
+        known = 0.0 if metric.predicted is metric.measured else math.inf
+        found.append(known if metric.error_pct is None else abs(metric.error_pct))
+    return sorted(found)
+
+
+def blind_errors(judged: Sequence[validation.Judged]) -> dict[str, Any]:
+    """What the report says of all storms together."""
+    t50, t999, attempts = (_off_pct(judged, name) for name in ("t50_s", "t999_s", "attempts_per_session"))
+    at = math.ceil(0.9 * len(judged)) - 1
+    return {
+        "class_right": sum(one.class_right for one in judged),
+        "t50_pct_median": statistics.median(t50),
+        "t999_pct_p90": t999[at],
+        "attempts_pct_p90": attempts[at],
+    }
+
+
+def blind_passes(judged: Sequence[validation.Judged]) -> bool:
+    """Whether every storm is of the class that was predicted, and within the bars. The machine itself varies by a tenth
+    from run to run."""
+    times = [[_off_pct([one], name)[0] for name in ("t50_s", "t99_s", "t999_s")] for one in judged]
+    near = sum(max(each) <= _NEAR_PCT for each in times)
+    return (
+        all(one.class_right for one in judged)
+        and near >= 0.75 * len(judged)
+        and all(max(each) <= _FAR_PCT for each in times)
+        and max(_off_pct(judged, "attempts_per_session")) <= _ATTEMPTS_PCT
+    )
 
 
 def _show(judged: Sequence[validation.Judged]) -> None:

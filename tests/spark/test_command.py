@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from spark_rig import metad_spark, write_storm
 
+from metad_spark import run_validate
+from metad_spark.cli import main
+from metad_spark.requests.costs import load_costs
+
 
 def _without_java(folder: Path) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "PATH")} | {"PATH": str(folder)}
@@ -77,3 +81,25 @@ def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None
     assert done.returncode == 2
     assert "is not empty" in done.stderr
     assert (tmp_path / "precious").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_blind_storm_is_drawn_made_and_held_against_its_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With real nodes and brokers, but a small storm, and one run of it. How far off it is depends on the machine."""
+    monkeypatch.setattr(run_validate, "_RUNS", 1)
+    out = tmp_path / "blind.json"
+    assert main(["validate", "--blind", "1", "--scale", "0.01", "--json", str(out)]) in (0, 1)
+    told = json.loads(out.read_text())
+    assert told.keys() == {
+        *("frozen", "storms", "class_right"),
+        *("t50_pct_median", "t999_pct_p90", "attempts_pct_p90"),
+    }
+    (storm,) = told["storms"]
+    assert storm.keys() == {"settings", "inside", "metrics", "class_right"}
+    assert storm["inside"] is False, "so small a storm was never checked"
+    (settings,) = run_validate.drawn(1, int(told["frozen"]["seed"]), 0.01)
+    assert storm["settings"] == settings
+    assert told["frozen"]["model"] == run_validate.frozen(load_costs())["model"]
+    assert storm["metrics"]["t50_s"]["measured"] > 0

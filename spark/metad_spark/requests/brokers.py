@@ -304,8 +304,11 @@ class Crew:
         """Begin what calls may be begun. Clients that have waited for as long as they wait for an answer give up."""
         state, storm = self.clients, self.clients.storm
         patience_s = storm.settings.population.timeout_s
+        late: list[Ints] = []
         while lane.chunks and lane.chunks[0][1] + patience_s <= self.machine.now + 1e-9:
-            clients, _ = lane.chunks.popleft()
+            late.append(lane.chunks.popleft()[0])
+        if late:
+            clients = np.concatenate(late)
             state.attempts[clients] += 1
             state.sent += len(clients)
             state.timeouts += len(clients)

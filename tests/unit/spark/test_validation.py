@@ -14,11 +14,11 @@ import pytest
 
 from metad_perf.storm.plan import Storm as HarnessStorm
 from metad_spark import validation
-from metad_spark.errors import CalibrationError, ScenarioError
+from metad_spark.errors import CalibrationError, ScenarioError, UsageError
 from metad_spark.requests.costs import load_costs
 from metad_spark.requests.simulate import Outcome, simulate
 from metad_spark.requests.storm import storm_of
-from metad_spark.run_validate import run
+from metad_spark.run_validate import GROUPS, LINGERS_MS, NODES, blind_errors, blind_passes, drawn, frozen, run
 from metad_spark.validation import (
     Judged,
     Metric,
@@ -295,7 +295,19 @@ def test_the_command_says_what_it_found(tmp_path: Path) -> None:
     page.write_text(f"before\n{validation.BEGIN_MARK}\nold\n{validation.END_MARK}\nafter\n")
     out, verdict = tmp_path / "out" / "v.json", tmp_path / "data" / "last.toml"
     out.parent.mkdir()
-    assert run(traces=[tmp_path], calibration="default", seeds=1, json=out, verdict=verdict, tables=page) == 0
+    assert (
+        run(
+            traces=[tmp_path],
+            blind=None,
+            scale=1.0,
+            calibration="default",
+            seeds=1,
+            json=out,
+            verdict=verdict,
+            tables=page,
+        )
+        == 0
+    )
     made = json.loads(out.read_text())
     assert made["passed"] is True
     assert [one["seen"] for one in made["storms"]] == [True] * 3 + [False] * 3
@@ -321,7 +333,19 @@ def _expiring() -> dict[str, Any]:
 def test_it_fails_where_a_prediction_does(tmp_path: Path) -> None:
     for number in range(6):
         _written(tmp_path, f"storm-{number}", _report(sessions=1_000, stretch=1.0 + 0.1 * number))
-    assert run(traces=[tmp_path], calibration="default", seeds=1, json=None, verdict=None, tables=None) == 1
+    assert (
+        run(
+            traces=[tmp_path],
+            blind=None,
+            scale=1.0,
+            calibration="default",
+            seeds=1,
+            json=None,
+            verdict=None,
+            tables=None,
+        )
+        == 1
+    )
 
 
 def test_what_is_no_storm_is_named(tmp_path: Path) -> None:
@@ -334,3 +358,59 @@ def test_what_is_no_storm_is_named(tmp_path: Path) -> None:
         storms_of([tmp_path / "none.json"])
     with pytest.raises(ScenarioError, match="the page needs the lines"):
         replaced("a page", table_of([], validation.verdict_of([], COSTS, "")))
+
+
+# --- storms of settings that nobody has chosen
+
+
+def test_settings_are_drawn_from_the_declared_ranges_and_another_seed_draws_others() -> None:
+    found = drawn(200, 7, 1.0)
+    assert found == drawn(200, 7, 1.0) != drawn(200, 8, 1.0)
+    for key, values in (("nodes", NODES), ("groups", GROUPS), ("linger_ms", LINGERS_MS)):
+        assert {one[key] for one in found} == set(values)
+    assert all(one["trigger"] != "leader-kill" for one in found if one["nodes"] == 1)
+    assert {one["trigger"] for one in found if one["nodes"] > 1} == {"all", "rolling", "leader-kill"}
+    assert min(one["sessions"] for one in found) < 60_000 < 400_000 < max(one["sessions"] for one in found) <= 600_000
+    assert max(one["sessions"] for one in drawn(50, 7, 0.01)) <= 6_000
+
+
+def test_what_is_frozen_changes_with_the_costs_and_with_nothing_else() -> None:
+    dear = msgspec.structs.replace(COSTS, item_s=2 * COSTS.item_s)
+    assert frozen(COSTS) == frozen(load_costs())
+    assert frozen(dear)["model"] == frozen(COSTS)["model"]
+    assert frozen(dear)["costs"] != frozen(COSTS)["costs"]
+
+
+def test_blind_storms_pass_where_each_class_is_right_and_times_are_within() -> None:
+    good = [_judged(False, 4.0) for _ in range(12)]
+    assert blind_passes(good)
+    assert blind_errors(good) == {
+        "class_right": 12,
+        "t50_pct_median": 4.0,
+        "t999_pct_p90": 4.0,
+        "attempts_pct_p90": 4.0,
+    }
+    few_far = [*good[3:], *(_with_times(20.0) for _ in range(3))]
+    assert blind_passes(few_far)
+    assert not blind_passes([*few_far[1:], _with_times(20.0)]), "four of twelve are over 15 %"
+    assert not blind_passes([*good[1:], _with_times(26.0)])
+    assert not blind_passes([*good[1:], _judged(False, 11.0)]), "attempts"
+    assert not blind_passes([*good[1:], _judged(False, 1.0, right=False)])
+
+
+def _with_times(error_pct: float) -> Judged:
+    one = _judged(False, error_pct)
+    return msgspec.structs.replace(one, metrics=one.metrics | {"attempts_per_session": Metric(1.0, 1.0, 1.0)})
+
+
+def test_a_blind_storm_of_which_only_the_prediction_ends_is_off_by_any_number() -> None:
+    one = _judged(False)
+    never = msgspec.structs.replace(one, metrics=one.metrics | {"t999_s": Metric(1.0, None, None)})
+    assert blind_errors([never])["t999_pct_p90"] == float("inf")
+    assert not blind_passes([never])
+
+
+def test_storms_that_happened_or_blind_ones() -> None:
+    for given in ({"traces": [], "blind": None}, {"traces": [Path("x")], "blind": 1}):
+        with pytest.raises(UsageError, match="name storms that happened, or give --blind N"):
+            run(**given, scale=1.0, calibration="default", seeds=1, json=None, verdict=None, tables=None)  # type: ignore[arg-type]
