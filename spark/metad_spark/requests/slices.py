@@ -26,7 +26,7 @@ from ..errors import ScenarioError
 from ..models.histogram import BINS, bin_of, quantile_s
 from ..models.node_input import node_inputs, shares
 from ..models.population import firsts_us
-from ..scenario import ROUND_TRIPS, TRANSPORTS, Brokers, Cluster, Scenario
+from ..scenario import ROUND_TRIPS, TRANSPORTS, Brokers, Cluster, Scenario, Sessions
 from .brokers import AWAY
 from .costs import REPLICAS, Costs
 from .simulate import Look, Played, play
@@ -193,9 +193,11 @@ def costs_apart(costs: Costs, storm: Storm) -> Costs:
 
 def tasks_of(run: str, scenario: Scenario, costs: Costs, parts: Sequence[Slice], seeds: Sequence[int]) -> pa.Table:
     """A row for each seed and slice (:data:`TASKS`)."""
+    # Sessions may live for ever, which JSON has no number for; and the model does not ask.
+    sessions = replace(scenario.sessions, expiries=Sessions().expiries)
     common = {
         "run": run,
-        "scenario": msgspec.json.encode(scenario).decode(),
+        "scenario": msgspec.json.encode(replace(scenario, sessions=sessions)).decode(),
         "costs": msgspec.json.encode(costs).decode(),
     }
     made = [

@@ -29,7 +29,18 @@ from metad_spark.requests.slices import (
     unknown,
 )
 from metad_spark.run_verify import sliced
-from metad_spark.scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Returns, Scenario, Transports
+from metad_spark.scenario import (
+    Brokers,
+    Cluster,
+    Disconnect,
+    Expiry,
+    LeaderChange,
+    Region,
+    Returns,
+    Scenario,
+    Sessions,
+    Transports,
+)
 
 SCENARIO = Scenario(
     clients=4_000,
@@ -162,7 +173,8 @@ def test_one_slice_is_the_storm_to_the_last_bit() -> None:
 
 
 def test_rows_of_slices_add_up_to_the_storm() -> None:
-    scenario = _with(clients=9_000, client_timeout_s=0.5, cluster=Cluster(nodes=6, groups=12))
+    forever = Sessions(expiries=(Expiry(share=1.0, expiry_s=float("inf")),))
+    scenario = _with(clients=9_000, client_timeout_s=0.5, cluster=Cluster(nodes=6, groups=12), sessions=forever)
     parts = slices_of(scenario)
     tasks = slices.tasks_of("run", scenario, load_costs(), parts, [1, 2])
     batches = [slices.simulated(task) for task in tasks.to_pylist()]
