@@ -302,9 +302,9 @@ def summed(batches: Sequence[pa.RecordBatch]) -> Sums:
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A storm from some of its slices. Times as in :class:`.simulate.Outcome`. ``errors_pct``: for each number the
-    half of the interval of 95 % that the choice of slices leaves; None where it is not known: of one slice, or where
-    that share of the clients never came back in some."""
+    """A storm from some of its slices. Times as in :class:`.simulate.Outcome`. ``errors_pct``: for each number two
+    standard errors of the choice of slices, which are rough themselves where these are few; None where it is not known:
+    of one slice, or where that share of the clients never came back in some."""
 
     restored: int
     t50_s: float | None
