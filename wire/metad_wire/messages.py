@@ -1119,6 +1119,8 @@ class GroupStatus(Message, frozen=True):
     """How many batches of these it has."""
     adopted_move: U63 = 0
     """Number of the last move whose slots it has adopted; 0: none."""
+    tenants_moving: U32 = 0
+    """Tenants on their way to or from another cluster. No slots of the group move meanwhile."""
 
 
 class Compact(Message, frozen=True):

@@ -44,6 +44,7 @@ CODES: Final[dict[str, Severity]] = {
     "group_no_quorum": "critical",
     "group_undecided": "critical",
     "restoring": "critical",
+    "tenant_moving": "warning",
     "group_under_replicated": "warning",
     "group_overloaded": "warning",
     "replica_lagging": "warning",
@@ -339,6 +340,9 @@ def _of_group(group: GroupView) -> Iterator[Problem]:
     if group.status is not None and group.status.restoring:
         text = f"backup {group.status.restoring} is being put into it, and it serves nothing"
         yield Problem("restoring", text, group=group.name, lasting_ms=group.status.restoring_ms)
+    if group.status is not None and group.status.tenants_moving:
+        text = f"{group.status.tenants_moving} tenants on the way to or from another cluster: no slots move meanwhile"
+        yield Problem("tenant_moving", text, group=group.name)
     unlike = [] if group.status is None else group.status.unlike
     if group.status is not None and group.status.undecided:
         text = f"the states of {people.listed(unlike)} differ, and no majority says which is right"

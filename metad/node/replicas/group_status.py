@@ -14,6 +14,7 @@ from ...raft.base import FULL, ROLES
 from ...raft.replica import RaftGroup
 from ...raft.roles.leadership import Progress, Sending
 from ...state.cluster.fences import Fences
+from ...state.cluster.tenant_moves import TenantMoves
 from ...state.core.slot_assignment import HeldSlots
 from ...state.machine import Machine
 from ..environment import Environment, Timer
@@ -118,6 +119,7 @@ class GroupStatuses:
             opened_move=driver.machine.holding.opened_move,
             opened_batch=driver.machine.holding.opened_batch,
             adopted_move=driver.machine.holding.adopted_move,
+            tenants_moving=len(driver.machine.parts[TenantMoves].under_way()),
         )
 
 

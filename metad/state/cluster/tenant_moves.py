@@ -50,6 +50,10 @@ def tenant_of(key: bytes) -> bytes:
     return key[: key.index(TEXT_END) + len(TEXT_END)]
 
 
+def _under_way(moves: Moves) -> list[TenantMove]:
+    return [move for move in moves.values() if move.phase in (LEAVES, FROZEN, COMES)]
+
+
 def _closed(moves: Moves) -> Moves:
     return {tenant: move for tenant, move in moves.items() if move.phase in _CLOSED}
 
@@ -117,9 +121,12 @@ class TenantMoves(StatePart):
 
     def check_still(self) -> None:
         """Raise ConflictError where slots may not move to or from the group."""
-        for move in self._newest.values():
-            if move.phase in (LEAVES, FROZEN, COMES):
-                raise ConflictError(f"tenant {move.tenant!r} moves to or from another cluster: no slots move meanwhile")
+        for move in _under_way(self._newest):
+            raise ConflictError(f"tenant {move.tenant!r} moves to or from another cluster: no slots move meanwhile")
+
+    def under_way(self) -> list[TenantMove]:
+        """Those of the applied state that are neither over nor given up."""
+        return _under_way(self._applied)
 
     def all(self) -> list[TenantMove]:
         """Those of the applied state."""

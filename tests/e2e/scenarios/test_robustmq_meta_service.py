@@ -6,8 +6,7 @@ their own, in batches that say of each client whether its session was there and 
 its clients to another one, and their wills are published once. The tasks of connectors and share groups have one owner
 each: metad chooses it, replaces it once its lease is over, and hands a task over only after its owner has stopped.
 
-Not yet: a tenant that moves to another cluster. How many sessions a node holds is measured by ``metad-perf``, not shown
-here.
+Not yet: how many sessions a node holds is measured by ``metad-perf``, not shown here.
 """
 
 from __future__ import annotations

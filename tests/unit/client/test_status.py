@@ -581,6 +581,13 @@ def test_code_restoring__which_backup_and_for_how_long(cluster: Cluster) -> None
     assert (cluster.found, cluster.verdict) == ({("restoring", "data-0"): text}, "critical")
 
 
+def test_code_tenant_moving__and_why_slots_wait(cluster: Cluster) -> None:
+    for node in NAMES:
+        cluster.group(node, tenants_moving=2)
+    text = "data-0: 2 tenants on the way to or from another cluster: no slots move meanwhile"
+    assert (cluster.found, cluster.verdict) == ({("tenant_moving", "data-0"): text}, "warning")
+
+
 def complete(name: str, when_ms: int) -> AuditEntry:
     return AuditEntry("1", when_ms, "admin", "n1", "metad://client/ops", "10.0.0.9", "backup.end", name, waited_ms=50)
 

@@ -263,6 +263,8 @@ def _move(known: ClusterMap, views: Mapping[str, GroupView], move: SlotMove) -> 
     elif takes is not None and takes.opened_move == move.move:
         batches = takes.opened_batch
         phase, waits_for = "copying", f"for the rows: {batches:,} batches are there"
+    elif (gives is not None and gives.tenants_moving) or (takes is not None and takes.tenants_moving):
+        phase, waits_for = "waiting", "until no tenant is on the way to or from another cluster"
     else:
         phase, waits_for = "beginning", f"for {source.name} to begin"
     return {
