@@ -213,6 +213,9 @@ def test_a_restore_goes_to_any_moment_that_was_archived_also_over_slot_moves(tmp
     at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(then_ms / 1_000)) + f".{then_ms % 1_000:03}Z"
     counts = [kv_in(tmp_path), kv_in(tmp_path, "--at", at), kv_in(tmp_path, "--at", "0s")]
     assert counts == [20, 40, 59]
+    late, known = (ctl(None, "backup", "ls", f"{tmp_path}/b", "--at", when) for when in ("2100-01-01T00:00:00Z", at))
+    assert "nothing was archived after" in late.stderr
+    assert (late.returncode, known.stderr) == (0, "")
     with cluster(1, **SMALL) as target:
         assert told(target, "restore", f"{tmp_path}/b", "--at", at)["rows"] >= 40
         assert keys(target) == {f"k{i}" for i in range(40)}

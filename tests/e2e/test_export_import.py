@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -287,6 +288,49 @@ def test_files_of_other_programs(tmp_path: Path) -> None:
         status, _, err = metadctl(server, "import", str(tmp_path))
         assert status == 1
         assert "there is no table 'nothing': declare it first" in err
+
+
+def test_what_is_no_file_of_records_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    with embedded.serve_in_thread() as server:
+        for make in (os.mkfifo, os.mkdir, lambda path: os.symlink("/nonexistent", path)):
+            place = tmp_path / "odd"
+            place.mkdir()
+            make(place / "kv.jsonl")
+            status, _, err = metadctl(server, "import", str(place))
+            assert (status, err) == (1, f"metadctl: {place}/kv.jsonl: no regular file\n")
+            shutil.rmtree(place)
+
+
+def test_a_line_that_is_nested_too_deeply_is_refused_and_the_others_come(tmp_path: Path) -> None:
+    deep = ['{"a":' * 3_000, '{"namespace":"d","key":"k","value":' + '{"a":' * 900 + "1" + "}" * 900 + "}"]
+    good = '{"namespace":"d","key":"after","value":"1"}'
+    (tmp_path / "kv.jsonl").write_text("\n".join([*deep, good]))
+    with embedded.serve_in_thread() as server, blocking.connect(server.url) as m:
+        assert ctl(server, "import", tmp_path, status=1)["tables"]["kv"] == {
+            "lines": 3,
+            "written": 1,
+            "unchanged": 0,
+            "over": 0,
+            "refused": 2,
+        }
+        assert m.kv.get("d", "after") is not None
+    assert len(lines(tmp_path / "refused", "kv")) == 2
+
+
+def test_two_imports_of_one_directory_do_not_refuse_what_the_other_has_written(tmp_path: Path) -> None:
+    with (tmp_path / "kv.jsonl").open("w") as file:
+        file.writelines(f'{{"namespace":"two","key":"{i}","value":"1"}}\n' for i in range(20_000))
+    with embedded.serve_in_thread() as server:
+        command = [str(METADCTL), "--endpoint", server.endpoint, "import", str(tmp_path)]
+        both = [subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        said = [(*one.communicate(timeout=120), one.returncode) for one in both]
+        assert not (tmp_path / "refused").exists()
+        for _, err, status in said:
+            assert (status, err) in (
+                (0, ""),
+                (1, f"metadctl: {tmp_path}: another import of it is under way\n"),
+            )
+        assert 0 in [status for *_, status in said]
 
 
 def test_a_killed_import_goes_on(tmp_path: Path) -> None:

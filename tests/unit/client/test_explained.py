@@ -154,6 +154,7 @@ def test_a_group_without_a_majority_waits(cluster: Cluster) -> None:
     [
         ({}, {}, "beginning", "for data-0 to begin"),
         ({"sealed_move": 60_000}, {}, "waiting", "for move 60000 to be closed"),
+        ({"tenants_moving": 1}, {}, "waiting", "until no tenant is on the way to or from another cluster"),
         ({}, {"opened_move": 70_000, "opened_batch": 12}, "copying", "for the rows: 12 batches are there"),
         (
             {"sealed_move": 70_000},
