@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from metad_wire.cluster import GroupId
-from metad_wire.errors import InternalError, MetadError, StaleRouteError
+from metad_wire.errors import InternalError, MetadError
 from metad_wire.messages import Identity
 from metad_wire.methods import encode
 
@@ -251,7 +251,7 @@ class Machine:
                     outcomes.append(over)
                     continue
             if not slots.holds_all and not slots.holds(command.rows.crcs):
-                outcomes.append(StaleRouteError())
+                outcomes.append(slots.stale())
                 continue
             view.begin(verb.table.row_cache)
             assert verb.evaluate is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 import numpy as np
 
@@ -36,6 +38,10 @@ class AssignedSlots(msgspec.Struct, frozen=True, array_like=True):
     far that every later write has a higher revision than those of the source in these slots."""
     opened_slots: bytes = b""
     """Those that the attempt is for."""
+
+
+RESTORES: Final = 1 << 62
+"""The number of the move that seals a group's slots while a backup is put into it. No map orders one so high."""
 
 
 class RestoreState(msgspec.Struct, frozen=True, array_like=True):
@@ -191,7 +197,13 @@ class SlotAssignment(StatePart):
         if self.holds_all:
             return
         if not self.holds(rows.crcs) if len(rows) else self.holding.sealed_move:
-            raise StaleRouteError
+            raise self.stale()
+
+    def stale(self) -> StaleRouteError:
+        """Say why a request about other slots is not done."""
+        if self.holding.sealed_move == RESTORES:
+            return StaleRouteError("a backup is being put into the cluster, which serves nothing before that is done")
+        return StaleRouteError()
 
 
 class HeldSlots(StatePart):

@@ -34,13 +34,11 @@ from ..cluster.brokers import ended
 from ..cluster.fences import Fences
 from ..cluster.tenant_ends import TenantEnds
 from ..core.part import Origin, Writes
-from ..core.slot_assignment import RestoreState, SlotAssignment, decode_restore, restore_key, unpack
+from ..core.slot_assignment import RESTORES, RestoreState, SlotAssignment, decode_restore, restore_key, unpack
 from ..core.verb import Command, Verb
 from ..core.view import View
 from .slot_migration import base_above, write_slots
 
-MOVE: Final = 1 << 62
-"""The number of the move that seals a group's slots while a backup is put into it. No map orders one so high."""
 KEPT_ROWS: Final = frozenset(
     byte
     for byte, table in ROWS.items()
@@ -110,7 +108,7 @@ def _begin(view: View, body: Restore, known: RestoreState | None) -> tuple[Resto
     if known is None:
         _check(view)
         held = view.parts[SlotAssignment].holding
-        changed = msgspec.structs.replace(held, slots=b"", sealed=held.slots, sealed_move=MOVE)
+        changed = msgspec.structs.replace(held, slots=b"", sealed=held.slots, sealed_move=RESTORES)
         write_slots(view, changed)
         return RestoreState(body.backup, body.attempt, 0, held.slots, 0, view.now_ms), 0
     if body.attempt < known.attempt:
@@ -191,7 +189,7 @@ def _end(view: View, body: Restore, known: RestoreState) -> RestoreState:
     fences = view.parts[Fences]
     fences.raised(view, body.fences)
     fences.slots_came(view)
-    view.parts[TenantEnds].adopted(view, MOVE, known.slots, body.ends)
+    view.parts[TenantEnds].adopted(view, RESTORES, known.slots, body.ends)
     changed = msgspec.structs.replace(
         held,
         slots=known.slots,

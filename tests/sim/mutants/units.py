@@ -152,8 +152,8 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         "tenant_move_beside_slot_moves",
         "no slots move while a tenant does",
         "metad.state.cluster.tenant_moves:TenantMoves.check_still",
-        "if move.phase in (LEAVES, FROZEN, COMES):",
-        "if False:",
+        "in _under_way(self._newest):",
+        "in ():",
         _MOVING + "test_no_slots_move_meanwhile_and_a_new_group_learns_who_has_left",
     ),
     _m(

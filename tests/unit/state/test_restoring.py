@@ -10,10 +10,10 @@ import pytest
 from state_rig import Group, contents
 
 from metad.config import DedupeConfig
-from metad.state.core.slot_assignment import HeldSlots, unpack
+from metad.state.core.slot_assignment import RESTORES, HeldSlots, unpack
 from metad.state.core.verb import Command
 from metad.state.machine import Known
-from metad.state.moving.restoring import KEPT_ROWS, MOVE
+from metad.state.moving.restoring import KEPT_ROWS
 from metad.state.registry import VERBS
 from metad.storage import keys
 from metad_wire import messages as m
@@ -96,7 +96,7 @@ def test_a_group_serves_nothing_before_the_end_and_all_of_it_behind_that() -> No
     began = step(target, "begin")
     assert slots_count(began.slots) == 1024
     for group_reads in (lambda: get(target), lambda: put(target)):
-        with pytest.raises(StaleRouteError):
+        with pytest.raises(StaleRouteError, match="a backup is being put into the cluster"):
             group_reads()
     step(target, "rows", batch=1, rows=rows_of(source))
     with pytest.raises(StaleRouteError):
@@ -134,11 +134,11 @@ def test_a_new_attempt_drops_what_an_earlier_one_has_left_and_voids_it() -> None
     assert sum(dropped) == 700
     assert dropped[-1] == 0
     assert rows_of(target) == {}
-    with pytest.raises(ConflictError, match="void"):
+    with pytest.raises(ConflictError, match="a later restore has taken its place"):
         step(target, "rows", 5, batch=2, rows=rows)
-    with pytest.raises(ConflictError, match="void"):
+    with pytest.raises(ConflictError, match="a later restore has taken its place"):
         step(target, "begin", 5)
-    with pytest.raises(ConflictError, match="void"):
+    with pytest.raises(ConflictError, match="a later restore has taken its place"):
         step(target, "end", 5, batch=2)
     step(target, "rows", 6, batch=1, rows=rows)
     step(target, "end", 6, batch=2)
@@ -221,7 +221,7 @@ def test_a_later_move_may_take_the_slots_away() -> None:
     restored(source, target)
     holding = target.machine.holding
     assert (holding.sealed, holding.sealed_move) == (b"", 0)
-    assert max(target.machine.parts[HeldSlots].brought) < MOVE
+    assert max(target.machine.parts[HeldSlots].brought) < RESTORES
     do(target, GROUP_COMMAND, GroupCommand("seal", 10_000, 1, slots=slot_bits(range(100))))
     assert unpack(target.machine.holding.slots).sum() == 1024 - 100
 
@@ -289,7 +289,7 @@ def test_what_restarts_meanwhile_knows_how_far_it_is() -> None:
     put(source)
     step(target, "begin")
     again = target._machine(target.engine)
-    assert again.holding.sealed_move == MOVE
+    assert again.holding.sealed_move == RESTORES
     restore = again.parts[HeldSlots].restore
     assert restore is not None
     assert (restore.backup, restore.done_at) == ("b1", 0)
