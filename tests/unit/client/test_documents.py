@@ -66,6 +66,7 @@ def test_a_number_that_json_has_not_is_kept(share: float) -> None:
         ({"name": "a", "nom": 1}, "there is no field 'nom'; there is deep, many, name, named, number, one, share"),
         ({"name": "a", "one": 1}, "one: expected text, got int; bytes that are no text: NAME_base64"),
         ({"name": "a", "one_base64": "?"}, "one: "),
+        ({"name": "a", "one": "x", "one_base64": "/w=="}, "one and one_base64 are both given"),
         ({"name": "a", "number": -1}, "number: Expected `int` >= 0"),
         ({"name": "a", "many": "text"}, "many: "),
         ({"name": "a", "many": [{"base": "x"}]}, "many: expected text, got dict"),

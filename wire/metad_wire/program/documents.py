@@ -36,8 +36,10 @@ def read_document(document: Mapping[str, Any], record: type[Record], others: Col
             raise ValueError(f"there is no field {name!r:.80}; there is {', '.join(sorted({*fields, *others}))}")
     values: dict[str, Any] = {}
     for name, field in fields.items():
-        given = document.get(name)
-        if given is None and (encoded := document.get(name + _BASE64)) is not None:
+        given, encoded = document.get(name), None if name + _BASE64 in fields else document.get(name + _BASE64)
+        if given is not None and encoded is not None:
+            raise ValueError(f"{name} and {name}{_BASE64} are both given")
+        if encoded is not None:
             given = {"base64": encoded}
         if given is None and not (field.may_be_none and name in document):
             if field.default is None:
