@@ -183,13 +183,27 @@ def _blind(count: int, scale: float, costs: Costs, seeds: int, json: Path | None
                     "class_right": one.class_right,
                 }
             )
-    said = {"frozen": told, "storms": storms, **blind_errors(judged)}
+    said = {"frozen": told, "storms": storms, **blind_errors(judged), "earlier": earlier(json)}
     write_json(json, said)
     _show(judged)
     inside = sum(storm["inside"] for storm in storms)
     right = f"{said['class_right']} of {count} storms are predicted to end, or not, as they did"
     say(f"{right}; {inside} are as those that the costs were checked with.")
     return 0 if blind_passes(judged) else 1
+
+
+def earlier(json: Path | None) -> list[dict[str, Any]]:
+    """The verdicts that this file has from before, the oldest first: a model that was mended until it passed is told
+    from one that passed."""
+    try:
+        last = {} if json is None else msgspec.json.decode(json.read_bytes(), type=dict[str, Any])
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return []
+    if "frozen" not in last:
+        return []
+    kept = ("frozen", "class_right", "t50_pct_median", "t999_pct_p90", "attempts_pct_p90")
+    verdict = {key: last.get(key) for key in kept} | {"storms": len(last.get("storms", []))}
+    return [*last.get("earlier", []), verdict]
 
 
 def _differs(run: validation.Measured, judged: validation.Judged) -> list[str]:

@@ -18,7 +18,17 @@ from metad_spark.errors import CalibrationError, ScenarioError, UsageError
 from metad_spark.requests.costs import load_costs
 from metad_spark.requests.simulate import Outcome, simulate
 from metad_spark.requests.storm import storm_of
-from metad_spark.run_validate import GROUPS, LINGERS_MS, NODES, blind_errors, blind_passes, drawn, frozen, run
+from metad_spark.run_validate import (
+    GROUPS,
+    LINGERS_MS,
+    NODES,
+    blind_errors,
+    blind_passes,
+    drawn,
+    earlier,
+    frozen,
+    run,
+)
 from metad_spark.validation import (
     Judged,
     Metric,
@@ -414,3 +424,16 @@ def test_storms_that_happened_or_blind_ones() -> None:
     for given in ({"traces": [], "blind": None}, {"traces": [Path("x")], "blind": 1}):
         with pytest.raises(UsageError, match="name storms that happened, or give --blind N"):
             run(**given, scale=1.0, calibration="default", seeds=1, json=None, verdict=None, tables=None)  # type: ignore[arg-type]
+
+
+def test_a_report_of_blind_storms_keeps_the_verdicts_before(tmp_path: Path) -> None:
+    file = tmp_path / "blind.json"
+    assert earlier(file) == earlier(None) == []
+    file.write_text('{"passed": true}')
+    assert earlier(file) == []
+    errors = {"class_right": 2, "t50_pct_median": 1.0, "t999_pct_p90": 2.0, "attempts_pct_p90": 3.0}
+    for number in range(3):
+        made = {"frozen": {"model": f"{number}"}, "storms": [{}, {}], **errors, "earlier": earlier(file)}
+        file.write_bytes(msgspec.json.encode(made))
+    assert [one["frozen"]["model"] for one in earlier(file)] == ["0", "1", "2"]
+    assert earlier(file)[0] == {"frozen": {"model": "0"}, "storms": 2, **errors}
