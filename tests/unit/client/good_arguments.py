@@ -252,6 +252,7 @@ GOOD: dict[str, dict[str, Any]] = {
     "cluster.settings": {"setting": "limits.slow_ms", "nodes": ["n1"]},
     "cluster.set": {"setting": "limits.slow_ms", "value": "1s", "nodes": ["n1"]},
     "cluster.transfer": {"group": "data-0", "to": "nobody"},
+    "cluster.prefer": {"group": "data-0", "region": "eu"},
     "cluster.join": {"node": c.NodeRecord("x", "127.0.0.1:1", "")},
     "cluster.leave": {"node_id": "nobody", "lost": False, "fewer": False},
     "cluster.add_group": {"kind": "metadata"},
