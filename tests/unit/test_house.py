@@ -96,7 +96,7 @@ PAGES = {
     "wire/TABLES.md": 90,
 }
 """Pages that are longer than that, in KiB."""
-MARKDOWN_KIB_MAX = 383
+MARKDOWN_KIB_MAX = 384
 """All pages together, but for the changes of the next version."""
 MODULES = {
     "kv_put": 55,
