@@ -94,7 +94,7 @@ def test_a_blind_storm_is_drawn_made_and_held_against_its_prediction(
     told = json.loads(out.read_text())
     assert told.keys() == {
         *("frozen", "storms", "class_right"),
-        *("t50_pct_median", "t999_pct_p90", "attempts_pct_p90"),
+        *("t50_pct_median", "t999_pct_p90", "attempts_pct_p90", "earlier"),
     }
     (storm,) = told["storms"]
     assert storm.keys() == {"settings", "inside", "metrics", "class_right"}
