@@ -10,7 +10,6 @@ import contextlib
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +19,7 @@ import msgspec
 import psutil
 
 from metad_wire.operator.authority import AuthorityError, issue_fleet
+from metad_wire.program.extras import installed
 from metad_wire.transport.credentials import TlsFiles
 
 from .errors import ServerError, UsageError
@@ -38,8 +38,7 @@ class _Ready(msgspec.Struct):
 
 def program(name: str) -> str:
     """A command of metad: the one installed beside this interpreter, else the one on PATH. Raises ServerError."""
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
+    found = installed(name)
     if found is None:
         raise ServerError(f"the {name} command is not installed beside this Python nor on PATH")
     return found

@@ -11,10 +11,8 @@ import hashlib
 import math
 import random
 import secrets
-import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -24,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from metad_wire import policy
+from metad_wire.program.extras import installed
 
 from . import requests, validation
 from .errors import CalibrationError, ScenarioError, UsageError
@@ -146,8 +145,7 @@ def happened(settings: dict[str, Any], folder: Path, name: str) -> list[validati
     given = {key: value for key, value in settings.items() if key not in ("groups", "queue_ms")}
     given |= {"groups": f"data={settings['groups']},offset=1", "seconds_limit": _LIMIT_S, "server_config": config}
     words = [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", f"{value}")]
-    beside = Path(sys.executable).with_name("metad-perf")
-    program = str(beside) if beside.exists() else shutil.which("metad-perf")
+    program = installed("metad-perf")
     if program is None:
         raise UsageError("--blind makes storms with metad-perf, which is not installed")
     reports = [folder / f"{name}-{number}.json" for number in range(1, _RUNS + 1)]

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import psutil
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -43,7 +42,7 @@ from ..load import measure
 from ..load.fleet import run_fleet
 from ..report import output
 from ..running import run_async
-from ..spawn import Server, Shape, disk_directory, program, temporary_server
+from ..spawn import Server, Shape, cpu_s, disk_directory, program, temporary_server
 from ..storm import accounts, trace
 from ..target import open_client
 
@@ -325,28 +324,23 @@ async def _round(
     client: Client, owner: Owner, batch: list[SessionTakeoverItem], pids: Mapping[str, int], leader: str
 ) -> list[dict[str, float]]:
     stopped = [pid for node, pid in pids.items() if node != leader]
-    node, told = psutil.Process(pids[leader]), Counter[str]()
+    node, told = [pids[leader]], Counter[str]()
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
         flood = asyncio.ensure_future(_flood(client, owner, batch, _FLOOD_S, told))
         await asyncio.sleep(0.05)  # what was under way has ended
-        begun_s, refused = _cpu_s(node), told["refused"]
+        begun_s, refused = cpu_s(node), told["refused"]
         end_s, count, since_s = begun_s, refused, time.monotonic()
         while time.monotonic() < since_s + _QUIET_S and not flood.done():
             await asyncio.sleep(0.02)
             if told["refused"] > count:
-                end_s, count, since_s = _cpu_s(node), told["refused"], time.monotonic()
+                end_s, count, since_s = cpu_s(node), told["refused"], time.monotonic()
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
     await flood
     return [{"refused": count - refused, "cpu_s": end_s - begun_s}] if count - refused >= _CALLERS // 4 else []
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return float(times.user + times.system)
 
 
 async def _flood(

@@ -28,6 +28,7 @@ from metad_client import Options
 from ..commands import Cost
 from ..core_speed import CoreSpeed
 from ..errors import ServerError, UsageError
+from ..experiment.nodes import cpu_s, quiet
 from ..faults.members import Member, Members, temporary_members
 from ..load.fleet import Result, run_fleet
 from ..load.measure import Load, create, epoch_now, plans
@@ -35,7 +36,7 @@ from ..load.prepare import records_needed
 from ..report import output
 from ..report.conclusion import conclude, reported
 from ..running import run_async
-from ..spawn import cpu_s, metad_serve
+from ..spawn import metad_serve
 from ..target import open_client
 from ..upgrade.release import unpacked
 from .sampler import FILE, STAGES, Spent
@@ -61,10 +62,8 @@ BATCHES: Final = {
 GROUPS: Final = {"3": "data=2,offset=1", "12": "data=11,offset=1", "48": "data=47,offset=1"}
 """By their number, that of metadata among them."""
 _ONE_OF_EACH: Final = "data=1,offset=1"
-_LOOK_S: Final = 0.25
-_QUIET_SHARE: Final = 0.05
-"""Of a core, a node: below it, nothing is put off."""
-_QUIET_LOOKS_MAX: Final = 16
+_QUIET_LOOKS_MAX: Final = 8
+"""Four seconds: nodes with many groups are never quiet."""
 _SAID_S: Final = 10.0
 _LED_S: Final = 60.0
 
@@ -97,7 +96,7 @@ class _Nodes:
         if load.verb == "session.update" or (records_needed(load.verb) and kind not in self._created):
             create(self.target, load, self._epoch)
             self._created.add(kind)
-        self._quiet()
+        run_async(quiet(self.members, _QUIET_LOOKS_MAX))
         marks: list[float] = []
 
         def begin() -> None:
@@ -141,14 +140,7 @@ class _Nodes:
         raise ServerError(f"{group} has no leader")
 
     def _cpu_s(self) -> float:
-        return cpu_s([member.pid for member in self.members])
-
-    def _quiet(self) -> None:
-        for _ in range(_QUIET_LOOKS_MAX):
-            before = self._cpu_s()
-            time.sleep(_LOOK_S)
-            if self._cpu_s() - before <= _QUIET_SHARE * _LOOK_S * len(self.members):
-                return
+        return sum(cpu_s(self.members).values())
 
 
 @contextmanager

@@ -69,9 +69,9 @@ def cpu_s(members: Sequence[Member]) -> dict[str, float]:
     return {member.name: member.cpu_s() for member in members}
 
 
-async def quiet(members: Sequence[Member]) -> None:
-    """Wait until the nodes use next to no CPU; a minute at most."""
-    for _ in range(_QUIET_LOOKS_MAX):
+async def quiet(members: Sequence[Member], looks_max: int = _QUIET_LOOKS_MAX) -> None:
+    """Wait until the nodes use next to no CPU, for so many looks of half a second at most: a minute."""
+    for _ in range(looks_max):
         before = sum(cpu_s(members).values())
         await asyncio.sleep(_QUIET_LOOK_S)
         if sum(cpu_s(members).values()) - before <= _QUIET_SHARE * _QUIET_LOOK_S * len(members):

@@ -1,10 +1,13 @@
-"""The extras of the distribution: what to install if a package is missing.
+"""The extras of the distribution: what to install if a package is missing, and where its commands are.
 
 The base distribution needs only msgspec and is the SDK over TCP. The other commands import what they need when they
 run, and tell the user in one line which extra has it.
 """
 
 from __future__ import annotations
+
+import sys
+from pathlib import Path
 
 _OWN = frozenset(
     f"metad{part}"
@@ -43,3 +46,10 @@ def install(extra: str) -> str:
     own["amqtt"] = "./clients ./clients/metad_amqtt"
     wanted = own.get(extra, f"./clients '.[{extra}]'")  # the SDK is a distribution of its own
     return f"in a clone of metad, which is on no package index, run pip install {wanted}"
+
+
+def installed(command: str) -> str | None:
+    """Where a command is: beside this interpreter, or else on PATH; None: it is not installed."""
+    import shutil  # with all its archives, of which the SDK needs nothing
+
+    return shutil.which(command, path=str(Path(sys.executable).parent)) or shutil.which(command)
