@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import itertools
 import random
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -61,9 +60,8 @@ from metad_wire.tables.subscription import Subscription, SubscriptionKey
 from .attack import sites
 from .commands import Auth
 from .errors import ServerError
-from .experiment.nodes import cpu_s
 from .experiment.stage import Stage, mean_ratios, side_by_side, staged
-from .experiment.windows import configured, window
+from .experiment.windows import Side, compared, configured, window
 from .load.fleet import Result
 from .load.measure import Load, epoch_now
 from .load.prepare import fill_sessions
@@ -681,34 +679,16 @@ async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
     await admin.roles.put("lives", [Grant(["own"], ["broker"], "broker-*")])
     await admin.roles.put("load", [Grant(["read", "write", "delete"], ["session", "kv"])])
     await give(admin, [member.name for member in on.members.all], given)
-    targets = [target_of(f"metads://{one.members.endpoints}", certs=str(_fleet(one)), name="app") for one in (on, off)]
+    first, second = (
+        Side(target_of(f"metads://{one.members.endpoints}", certs=str(_fleet(one)), name="app"), one.members.all)
+        for one in (on, off)
+    )
     for stage in (on, off):
         await fill_sessions(await stage.client("fill"), epoch_now(), options.keys, 200, lambda _: None)
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    costs: dict[str, list[tuple[float, float]]] = {}
-    count, seconds = _MORE * options.pairs, options.seconds / 2
-    with output.progress("windows of load", 2 * count * len(_LOADS)) as progress:
-        for number, (name, load) in product(range(count), _LOADS.items()):
-            rates, cost_s = {}, {}
-            for side in (0, 1) if number % 2 else (1, 0):
-                epoch, members = epoch_now(), (on, off)[side].members.all
-                await _begin_lives(targets[side], epoch)
-                used_s = sum(cpu_s(members).values())
-                made = await window(targets[side], replace(load, keys=options.keys), seconds, epoch)
-                if made.errors:
-                    on.problems.append(f"{name}: {made.errors}")
-                rates[side] = made.items_per_s()
-                cost_s[side] = (sum(cpu_s(members).values()) - used_s) / max(rates[side], 1.0)
-                progress(1)
-            pairs.setdefault(name, []).append((rates[0], rates[1]))
-            costs.setdefault(name, []).append((cost_s[0], cost_s[1]))
-    ratios = {verb: output.median_ratio(each) for verb, each in pairs.items()}
-    per_s = {verb: [statistics.median(side) for side in zip(*each, strict=True)] for verb, each in pairs.items()}
-    return {
-        "throughput_ratios": ratios,
-        "items_per_s_on_off": per_s,
-        "cpu_ratios": {verb: output.median_ratio(each) for verb, each in costs.items()},
-    }
+    loads = {name: replace(load, keys=options.keys) for name, load in _LOADS.items()}
+    found = await compared((first, second), loads, _MORE * options.pairs, options.seconds / 2, _begin_lives)
+    on.problems.extend(found.pop("errors"))
+    return found
 
 
 # --- a greedy tenant ------------------------------------------------------------------------------------------------
@@ -791,16 +771,16 @@ async def _play(options: Auth, checking: Path, without: Path, problems: list[str
     """The load comes to nodes that have had nothing else to do, with authorization and without."""
     judged = await staged(options.shape, checking, problems, partial(_judged, options))
     shares = await staged(options.shape, checking, problems, partial(_shares, options))
-    compared = await side_by_side(options.shape, (checking, without), problems, partial(_throughput, options))
-    ratios = mean_ratios(compared, "throughput_ratios")
+    costs = await side_by_side(options.shape, (checking, without), problems, partial(_throughput, options))
+    ratios = mean_ratios(costs, "throughput_ratios")
     return (
         judged
         | shares
-        | compared[-1]
+        | costs[-1]
         | {
             "throughput_ratio": min(ratios.values()),
             "throughput_ratios": ratios,
-            "cpu_ratios": mean_ratios(compared, "cpu_ratios"),
+            "cpu_ratios": mean_ratios(costs, "cpu_ratios"),
         }
     )
 

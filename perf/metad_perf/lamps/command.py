@@ -11,7 +11,6 @@ import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from metad.server.lamps.alerts import ALERTS
 from ..commands import Lamps
 from ..errors import ServerError, UsageError
 from ..experiment.stage import Stage, mean_ratios, side_by_side, staged
-from ..experiment.windows import window
+from ..experiment.windows import Side, compared, window
 from ..faults.members import Member
 from ..load.measure import Load, epoch_now
 from ..load.prepare import fill_sessions
@@ -88,20 +87,13 @@ async def _throughput(options: Lamps, looked_at: Stage, alone: Stage) -> dict[st
     endpoints = [_http(member) for member in looked_at.members.all]
     for stage in (looked_at, alone):
         await fill_sessions(await stage.client("fill"), epoch_now(), options.keys, 200, lambda _: None)
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    with output.progress("windows of load", 2 * options.pairs * len(_LOADS)) as progress:
-        for number, load in product(range(options.pairs), _LOADS):
-            rates = {}
-            for stage in (looked_at, alone) if number % 2 else (alone, looked_at):
-                work = partial(window, stage.members.target, replace(load, keys=options.keys), options.seconds)
-                made, _ = await _beside(endpoints if stage is looked_at else [], "/metrics", _SCRAPE_S, work)
-                if made.errors:
-                    looked_at.problems.append(f"{load.verb}: {made.errors}")
-                rates[stage] = made.items_per_s()
-                progress(1)
-            pairs.setdefault(load.verb, []).append((rates[looked_at], rates[alone]))
-    ratios = {verb: output.median_ratio(each) for verb, each in pairs.items()}
-    return {"throughput_ratios": ratios}
+    first, second = (Side(stage.members.target, stage.members.all) for stage in (looked_at, alone))
+    loads = {load.verb: replace(load, keys=options.keys) for load in _LOADS}
+    work = partial(compared, (first, second), loads, options.pairs, options.seconds)
+    found: dict[str, Any]
+    found, _ = await _beside(endpoints, "/metrics", _SCRAPE_S, work)
+    looked_at.problems.extend(found.pop("errors"))
+    return found
 
 
 async def _pages(options: Lamps, stage: Stage) -> dict[str, Any]:
