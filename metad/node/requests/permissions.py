@@ -214,6 +214,13 @@ def _part_of(method: Method[Any, Any]) -> str:
     return next((part for part in ("record", "key") if part in fields), "")
 
 
+@functools.lru_cache(_KNOWN_MAX)
+def _scope_of(method: Method[Any, Any]) -> Callable[[Any], Any]:
+    """What gives the first field of the key of an item."""
+    part, first = _part_of(method), method.table.key[0]
+    return attrgetter(f"{part}.{first}" if part else first)
+
+
 def _of_item(right: str, name: str, key: Sequence[str], item: Any) -> Need:
     second = getattr(item, key[1], "") if len(key) > 1 else ""
     return Need(right, name, _text(getattr(item, key[0])), second if isinstance(second, str) else "")
@@ -381,8 +388,7 @@ class Rights:
 
     def allow_all(self, right: str, table: str, scopes: Iterable[str], is_scoped: Callable[[str], bool]) -> bool:
         """Whether they say so of each of these tenants or namespaces, whatever else the keys are."""
-        prefixes = self.scopes(right, table, is_scoped).prefixes
-        return all("" in prefixes(scope) for scope in scopes)
+        return all(map(self.scopes(right, table, is_scoped).whole, scopes))
 
 
 class _Pattern(NamedTuple):
@@ -417,6 +423,7 @@ class _Scopes:
         self._exact: dict[str, tuple[str, ...]] = {}
         self._begins: dict[str, tuple[str, ...]] = {}
         self._lengths: set[int] = set()  # of these beginnings
+        self._whole: dict[str, bool] = {}
 
     def add(self, pattern: _Pattern | None, prefix: str) -> None:
         if pattern is None:
@@ -433,6 +440,15 @@ class _Scopes:
         found = self._exact.get(scope, ())
         for length in self._lengths:
             found += self._begins.get(scope[:length], ())
+        return found
+
+    def whole(self, scope: str) -> bool:
+        """Whether the second fields may begin with anything. Runs for each request."""
+        found = self._whole.get(scope)
+        if found is None:
+            if len(self._whole) == _KNOWN_MAX:  # whoever asks may name what it likes
+                self._whole.clear()
+            found = self._whole[scope] = "" in self.prefixes(scope)
         return found
 
 
@@ -657,8 +673,9 @@ class Permissions:
     def _all_may(self, method: Method[Any, Any], items: Sequence[Any], rights: Rights) -> bool:
         """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once
         for each batch."""
-        part, first = _part_of(method), method.table.key[0]
-        scopes = {*map(attrgetter(f"{part}.{first}" if part else first), items)}
+        scopes = [*map(_scope_of(method), items)]
+        if len(scopes) > 1:
+            scopes = [*{*scopes}]
         return rights.allow_all(right_of(method), _table_of(method), map(_text, scopes), self._is_scoped)
 
     def scopes(self, method: Method[Any, Any], body: Any) -> list[str]:

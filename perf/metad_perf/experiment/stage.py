@@ -124,11 +124,12 @@ async def side_by_side(
     configs: tuple[Path | None, Path | None],
     problems: list[str],
     measure: Callable[[Stage, Stage], Awaitable[dict[str, Any]]],
+    times: int = 1,
 ) -> list[dict[str, Any]]:
-    """What was measured on two clusters at the same time, twice: the second time the other one is started first, for
-    the older one is a little slower."""
+    """What was measured on two clusters at the same time, twice so often: each second time the other one is started
+    first, for the older one is a little slower. Each time they are new ones, for one cluster differs from the next."""
     found = []
-    for first in (0, 1):
+    for first in (0, 1) * times:
 
         async def inner(outer: Stage, first: int = first) -> dict[str, Any]:
             async def both(other: Stage) -> dict[str, Any]:

@@ -175,6 +175,29 @@ async def test_a_client_with_a_wrong_certificate_never_gets_a_byte_through(kind:
         assert to.accepted == [], "no handler was made, so nothing can have reached one"
 
 
+class Cancelled:
+    """What uvloop leaves of a stream whose dial was cancelled: it is closed, says that it is not, and cannot be
+    written to."""
+
+    closed = False
+
+    def write(self, _: bytes) -> None:
+        raise RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_an_end_whose_dial_was_cancelled_is_closed() -> None:
+    async with greeter(certificates.node()) as to, asyncio.timeout(TIMEOUT_S):
+        end = await dialling(certificates.client("app")).dial(to.host, to.port, End, TIMEOUT_S)
+        below = end.stream._below
+        end.stream._below = cancelled = Cancelled()
+        end.stream.close()
+        assert cancelled.closed
+        below.abort()
+
+
 async def test_a_client_without_a_certificate_is_refused_where_one_is_required() -> None:
     async with greeter(certificates.node()) as to:
         _, error = await outcome(certificates.anonymous(), to)

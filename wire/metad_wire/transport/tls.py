@@ -243,7 +243,8 @@ class _TlsEnd:
         if self.handler is not None:
             with contextlib.suppress(ssl.SSLError):  # our close message is written; we do not wait for the peer's
                 self._tls.unwrap()
-            self._flush()
+            with contextlib.suppress(RuntimeError):  # uvloop's, if a dial was cancelled: it closes and tells nobody
+                self._flush()
         if self._below is not None:
             self._below.close()
 
