@@ -771,7 +771,8 @@ async def _play(options: Auth, checking: Path, without: Path, problems: list[str
     """The load comes to nodes that have had nothing else to do, with authorization and without."""
     judged = await staged(options.shape, checking, problems, partial(_judged, options))
     shares = await staged(options.shape, checking, problems, partial(_shares, options))
-    costs = await side_by_side(options.shape, (checking, without), problems, partial(_throughput, options), _TIMES)
+    times, configs = min(_TIMES, options.pairs), (checking, without)
+    costs = await side_by_side(options.shape, configs, problems, partial(_throughput, options), times)
     ratios = mean_ratios(costs, "throughput_ratios")
     return (
         judged

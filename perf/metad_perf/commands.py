@@ -649,8 +649,8 @@ class Auth(Options, frozen=True, kw_only=True):
     nodes: Nodes = 3
     groups: Groups = "data=3,offset=1"
     requests: Annotated[int, "requests to judge"] = 200_000
-    pairs: Annotated[int, "windows of each workload with authorization on, and off"] = 7
-    seconds: Annotated[float, "length of a window"] = 4.0
+    pairs: Annotated[int, "windows of each workload on two clusters at once, of which there are six pairs"] = 7
+    seconds: Annotated[float, "length of a window"] = 2.0
     keys: Annotated[int, "sessions, and keys, of the workloads"] = 20_000
     changes: Annotated[int, "rights that are taken away while they are in use"] = 100
     seed: Annotated[int | None, "of roles and requests; default: random"] = None
