@@ -12,6 +12,7 @@ a crash, and the next leader goes on from what it finds.
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from math import inf
@@ -29,6 +30,7 @@ from metad_wire.errors import (
     NoRoomError,
     NotFoundError,
     NotLeaderError,
+    OverloadedError,
 )
 from metad_wire.methods import (
     CLUSTER_JOIN,
@@ -68,6 +70,9 @@ RECONCILE_S = 0.5
 """How often the wanted state is compared with the actual one, besides after every change."""
 SHARE_S = 1.0
 """How often a busy node asks for its part of the cluster's budget of returns."""
+WAITING_MAX = 1_024
+"""Changes of the map that wait for their turn, each a request of some bytes: all nodes of a large cluster may say at
+once where they are."""
 TEND_S = 1.0
 """How often the leaders of all groups are asked how far a change of the cluster is."""
 
@@ -96,7 +101,7 @@ class Controller:
         self._directory = directory
         self.departure = Departure(config.node_id, directory)
         self._timer: Timer | None = None
-        self._storing = False
+        self._changes = _Changes(host)
         self._announced_s = self._tended_s = self._shared_s = float("-inf")
         self._return_budget = ReturnBudget()
         self._totals = TenantTotals()
@@ -127,7 +132,7 @@ class Controller:
 
     def _reconcile(self) -> None:
         groups, now_s = self._groups, self._clock.now()
-        if self.leads_metadata and not self._storing and groups.map is None:
+        if self.leads_metadata and not self._changes.storing and groups.map is None:
             self._form()
         if groups.map is None:
             self._ask_whether_formed(now_s)
@@ -175,7 +180,7 @@ class Controller:
     def _form(self) -> None:
         cluster_id = self._host.status().cluster_id or f"{self._clock.rng.getrandbits(128):032x}"
         first = decisions.first_map(self._config, self._presence.record.peer_endpoint, cluster_id)
-        self._store(first, 0, _ignore)
+        self._changes.store(first, 0, _ignore)
 
     def _announce(self, known: ClusterMap, now_s: float) -> None:
         """Say where this node is, until the map says so."""
@@ -269,7 +274,7 @@ class Controller:
 
     def _tend(self, known: ClusterMap, now_s: float) -> None:
         """Remove nodes that leave once nothing needs them any more, and add replicas where there are too few."""
-        if self._storing or self._tending or now_s - self._tended_s < TEND_S or not self.leads_metadata:
+        if self._changes.storing or self._tending or now_s - self._tended_s < TEND_S or not self.leads_metadata:
             return
         self._tended_s = now_s
         if (cluster_id := self._directory.cluster_id) != known.cluster_id and cluster_id and known.cluster_id:
@@ -287,14 +292,14 @@ class Controller:
 
         def answered(reports: list[m.GroupStatus]) -> None:
             self._tending = False
-            if not self.leads_metadata or self._storing:
+            if not self.leads_metadata or self._changes.storing:
                 return
             decision = upkeep.repaired(self._map(), self._seen.reachable, reports)
             if decision.map is not None:
                 event(log_events.REPLICAS_ADDED, detail=decision.text)
                 self._grant(decision, _ignore)
             for node in self._map().nodes:
-                if node.leaving and not self._storing:
+                if node.leaving and not self._changes.storing:
                     with contextlib.suppress(MetadError):  # not yet
                         self._grant(leaving.forget(self._map(), node.node_id, reports), _ignore)
                         event(log_events.NODE_FORGOTTEN, member=node.node_id)
@@ -365,17 +370,18 @@ class Controller:
     # --- requests ----------------------------------------------------------------------------------------
 
     def handle(self, body: m.Message, done: Done, arrived_s: float, source: Source | None = None) -> None:
-        """Answer a request about the cluster, which reached this node at ``arrived_s`` from this source. Raises
+        """Answer a request about the cluster, which reached this node at ``arrived_s`` from this source. One that
+        changes the map waits while another change is stored, and is decided from what that has made of the map. Raises
         MetadError instead of calling ``done``."""
-        if not self.leads_metadata:
-            raise NotLeaderError(
-                "this node does not lead metadata-0", leader=self._groups.drivers[METADATA].group.leader or ""
-            )
+        self._check_leads()
         current, lost = self._groups.map, self._seen.lost
         if current is None:
             raise NotLeaderError("the cluster is being formed", retry_after_ms=200)
         if isinstance(body, ABOUT_BROKERS):
             self._brokers.handle(body, done, arrived_s, source)
+            return
+        if self._changes.storing and not isinstance(body, c.ReturnReport | QuotaCounts):
+            self._changes.wait(lambda: self.handle(body, done, arrived_s, source), done)
             return
         replicas = _wanted(current, self._config)
         match body:
@@ -390,8 +396,9 @@ class Controller:
                 if no_room := self._groups.drivers[METADATA].no_room():
                     raise NoRoomError(no_room)
                 self._grant(decisions.add_group(current, kind, replicas, lost), done)
-            case c.Rebalance(wanted):
-                self._grant(decisions.rebalance(current, wanted or replicas, lost, wanted or current.replicas), done)
+            case c.Rebalance(wanted, keep_slots):
+                count, noted = wanted or replicas, wanted or current.replicas
+                self._grant(decisions.rebalance(current, count, lost, noted, keep_slots=keep_slots), done)
             case c.Transfer(region=None):
                 self._grant(decisions.transfer(current, body), done)
             case c.Transfer():
@@ -423,25 +430,29 @@ class Controller:
             case _:
                 raise InvalidRequestError(f"{type(body).__name__} is not about the cluster")
 
+    def _check_leads(self) -> None:
+        """Raise NotLeaderError if another node decides about the map."""
+        if not self.leads_metadata:
+            leader = self._groups.drivers[METADATA].group.leader or ""
+            raise NotLeaderError("this node does not lead metadata-0", leader=leader)
+
     def _leave(self, wish: c.Leave, done: Done) -> None:
         """Let a node leave, or remove it if it is leaving and nothing needs it any more."""
         node_id = wish.node_id
         if not leaving.is_leaving(self._map(), node_id) and wish.lost:
             leaving.check_lost(node_id, self.reach(node_id))
 
-        def answered(reports: list[m.GroupStatus]) -> None:
-            try:
-                current = self._map()
-                if leaving.is_leaving(current, node_id):
-                    decision = leaving.forget(current, node_id, reports)
-                else:
-                    fewer, wanted = wish.fewer or wish.lost, _wanted(current, self._config)
-                    decision = leaving.leave(current, node_id, self._seen.lost, reports, wanted, fewer=fewer)
-                self._grant(decision, done)
-            except MetadError as error:
-                done(error)
+        def decide(reports: list[m.GroupStatus]) -> None:
+            self._check_leads()
+            current = self._map()
+            if leaving.is_leaving(current, node_id):
+                decision = leaving.forget(current, node_id, reports)
+            else:
+                fewer, wanted = wish.fewer or wish.lost, _wanted(current, self._config)
+                decision = leaving.leave(current, node_id, self._seen.lost, reports, wanted, fewer=fewer)
+            self._grant(decision, done)
 
-        self._ask_all_leaders(answered)
+        self._ask_all_leaders(lambda reports: self._changes.in_turn(partial(decide, reports), done))
 
     def _remove(self, name: str, done: Done) -> None:
         """Remove a group, once its leader has dropped what rows of slots that are not its own it may have had."""
@@ -449,13 +460,15 @@ class Controller:
         _require(REMOVED_GROUPS, self._host.features.on, "no group can be removed")
         reports: list[m.GroupStatus] = []
 
+        def decide() -> None:
+            self._check_leads()
+            self._grant(decisions.remove_group(self._map(), name, reports), done)
+
         def swept(result: bytes | MetadError | None) -> None:
-            try:
-                if isinstance(result, MetadError):
-                    raise result
-                self._grant(decisions.remove_group(self._map(), name, reports), done)
-            except MetadError as error:
-                done(error)
+            if isinstance(result, MetadError):
+                done(result)
+            else:
+                self._changes.in_turn(decide, done)
 
         def answered(found: list[m.GroupStatus]) -> None:
             reports.extend(found)
@@ -486,23 +499,68 @@ class Controller:
         def answer(result: bytes | MetadError) -> None:
             done(result if isinstance(result, MetadError) else encode(c.Done(text, following.version)))
 
-        self._store(following, version, answer)
+        self._changes.store(following, version, answer)
 
-    def _store(self, following: ClusterMap, expected: int, done: Done) -> None:
-        if self._storing:
+
+class _Changes:
+    """Changes of the map, stored one at a time."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._waiting: deque[tuple[Callable[[], None], Done]] = deque()
+        self._going_on = False
+        self.storing = False
+        """Whether one is being stored."""
+
+    def store(self, following: ClusterMap, expected: int, done: Done) -> None:
+        """Store a map in place of the version that it was decided from. Then those that wait get their turn."""
+        if self.storing:
             done(ConflictError("another change of the cluster is being made; try again"))
             return
-        self._storing = True
+        self.storing = True
 
         def stored(result: bytes | MetadError) -> None:
-            self._storing = False
+            self.storing = False
             if isinstance(result, MetadError):
                 done(result)
-                return
-            reply = CLUSTER_STORE.decode_reply(result)
-            done(ConflictError(reply.errors[0].message) if reply.errors else result)
+            else:
+                reply = CLUSTER_STORE.decode_reply(result)
+                done(ConflictError(reply.errors[0].message) if reply.errors else result)
+            self._go_on()
 
         self._host.store(c.StoreMap(expected, following), stored)
+
+    def _go_on(self) -> None:
+        """Decide what waits, until something is being stored again."""
+        if self._going_on:  # a change that was refused at once: whoever decides goes on
+            return
+        self._going_on = True
+        try:
+            while self._waiting and not self.storing:
+                _tried(*self._waiting.popleft())
+        finally:
+            self._going_on = False
+
+    def in_turn(self, decide: Callable[[], None], done: Done) -> None:
+        """Decide now, or in turn while a change is being stored. A MetadError that this raises is the answer."""
+        if self.storing:
+            self.wait(decide, done)
+        else:
+            _tried(decide, done)
+
+    def wait(self, decide: Callable[[], None], done: Done) -> None:
+        """Decide when what is being stored is stored, behind those that wait already."""
+        if len(self._waiting) >= WAITING_MAX:
+            done(OverloadedError(f"{WAITING_MAX} changes of the cluster wait for their turn", retry_after_ms=200))
+            return
+        self._waiting.append((decide, done))
+
+
+def _tried(decide: Callable[[], None], done: Done) -> None:
+    try:
+        decide()
+    except MetadError as error:
+        done(error)
 
 
 def _ignore(_: bytes | MetadError) -> None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from metad_wire import cluster as c
-from metad_wire.cluster import ClusterMap, GroupCommand, GroupId, GroupReply, SlotMove
+from metad_wire.cluster import MOVES_OF_A_MAP, ClusterMap, GroupCommand, GroupId, GroupReply, SlotMove
 from metad_wire.errors import ConflictError, InternalError, MetadError, NotLeaderError
 from metad_wire.tables import moving_rows
 
@@ -31,7 +31,6 @@ from ..state.core.slot_assignment import unpack
 from ..state.moving import slot_migration
 from ..storage import keys
 from .host import Replica
-from .map.decisions import MOVES_OF_A_MAP
 
 _ROWS = 500  # of one batch
 _BYTES = 512 * 1024  # a row of the largest value still fits an entry with it

@@ -105,8 +105,8 @@ def _proposed(p: dict[str, Any]) -> None:
     if p["before"] <= p["within"]:
         return
     say(
-        f"  `metadctl groups rebalance`, which evens the number of slots, moves {p['rebalance_slots']:,} of them, and"
-        f" then that is {p['rebalance']:.3g}."
+        "  `metadctl groups rebalance --even-slots`, which evens the number of slots, moves "
+        f"{p['rebalance_slots']:,} of them, and then that is {p['rebalance']:.3g}."
     )
     if p["added"]:
         say(f"  After `metadctl groups add --kind {kind}` {p['added']} times, it brings every group within that.")

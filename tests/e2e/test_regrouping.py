@@ -126,6 +126,35 @@ async def test_groups_are_split_moved_merged_and_removed_under_writes(tmp_path: 
                 assert record.value == b"%d" % (writer.rounds - 1)
 
 
+async def test_two_operators_regroup_at_once_and_are_told_of_the_end_when_it_has_come(tmp_path: Path) -> None:
+    """Once one of them was refused; and what ``--wait`` had waited for was still under way for whoever asked another
+    node."""
+    with Nodes(tmp_path, config="[groups]\ndata = 2\noffset = 1") as nodes:
+
+        async def moves() -> list[int]:
+            return [(await told(endpoint, "status"))["slot_moves"] for endpoint in nodes.where.split(",")]
+
+        async with connect(nodes.url) as client:
+            writer = Writer(client)
+            await writer.more()
+            both = (ctl(nodes.where, "groups", "split", group, *WAITS) for group in ("data-0", "data-1"))
+            await asyncio.gather(*both)
+            assert await moves() == [0, 0, 0]
+            found = {one["group"]: one for one in (await told(nodes.where, "groups", "explain"))["groups"]}
+            new = [found["data-2"], found["data-3"]]
+            halves = [[[0, 255]], [[512, 767]], [[256, 511]], [[768, 1023]]]
+            new.sort(key=lambda one: one["slot_ranges"])
+            assert [one["slot_ranges"] for one in (found["data-0"], found["data-1"], *new)] == halves
+            both = (
+                ctl(nodes.where, "groups", "merge", one["group"], "--into", f"data-{number}", *WAITS)
+                for number, one in enumerate(new)
+            )
+            await asyncio.gather(*both)
+            assert await moves() == [0, 0, 0]
+            await writer.more()
+            await writer.end()
+
+
 async def _is_on(client: Client, feature: str = "removed-groups") -> bool:
     return feature in [one.feature async for one in client.features.list() if one.state == "on"]
 

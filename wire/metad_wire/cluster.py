@@ -168,6 +168,11 @@ class GroupRecord(Message, frozen=True):
         return GroupId(self.kind, self.ordinal)
 
 
+MOVES_OF_A_MAP = 10_000
+"""The most that one version can order: every slot of a kind moves at most once. A move's number is the version of the
+map that orders it times this, plus the move's position."""
+
+
 class SlotMove(Message, frozen=True):
     """Slots on their way from one group to another of its kind."""
 
@@ -648,6 +653,9 @@ class Rebalance(Message, frozen=True):
 
     replicas: U32 = 0
     """How many replicas every group should have from now on, at most 15; 0: as many as before."""
+    keep_slots: bool = False
+    """Slots stay where they are, but for those that groups without slots get. A server that does not know this evens
+    all."""
 
 
 class Drain(Message, frozen=True):
@@ -661,7 +669,7 @@ class Drain(Message, frozen=True):
 
 
 class MoveSlots(Message, frozen=True):
-    """Moves slots to another group. Both serve meanwhile. ``conflict`` while other slots are being moved.
+    """Moves slots to another group. Both serve meanwhile. ``conflict`` while slots move from or to one of the groups.
     ``not_found`` if there is no such group. ``invalid_request`` if the groups are of different kinds, a slot is not the
     group's, slot 0 of kind ``metadata`` would leave ``metadata-0``, or nothing says which slots."""
 

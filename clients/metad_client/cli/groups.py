@@ -9,7 +9,7 @@ import argparse
 import asyncio
 import time
 
-from metad_wire.cluster import GROUP_KINDS, SLOTS, ClusterMap, Done
+from metad_wire.cluster import GROUP_KINDS, MOVES_OF_A_MAP, SLOTS, ClusterMap, Done
 from metad_wire.messages import Offset
 from metad_wire.tables.consumer import GroupState, Member
 from metad_wire.tables.offset import KnownGroup
@@ -132,9 +132,14 @@ def add(commands: Commands) -> None:
     )
     adding = verbs.add("add", "add a group, without slots yet", _add_group)
     adding.add_argument("--kind", required=True, choices=GROUP_KINDS)
-    rebalance = verbs.add("rebalance", "spread slots, replicas and leaders evenly", _rebalance)
+    rebalance = verbs.add("rebalance", "spread replicas and leaders, and give slots to groups without any", _rebalance)
     rebalance.add_argument(
         "--replicas", type=_replicas, default=0, metavar="N", help="replicas that every group should have from now on"
+    )
+    rebalance.add_argument(
+        "--even-slots",
+        action="store_true",
+        help="every group gets as many slots, which undoes splits, merges and moves; else only one without any does",
     )
     explain = verbs.add("explain", "why groups are as they are, and what comes next", _explain)
     explain.add_argument("group", nargs="?", metavar="GROUP", help="all of this one, as in data-0")
@@ -208,7 +213,7 @@ async def _add_group(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _rebalance(m: Client, a: Arguments, printer: Printer) -> None:
-    printer.one(await m.cluster.rebalance(replicas=a.replicas))
+    printer.one(await m.cluster.rebalance(replicas=a.replicas, keep_slots=not a.even_slots))
 
 
 async def _explain(m: Client, a: Arguments, printer: Printer) -> None:
@@ -253,11 +258,17 @@ async def _merge(m: Client, a: Arguments, printer: Printer) -> None:
 
 
 async def _moved(m: Client, a: Arguments, printer: Printer, done: Done) -> None:
-    """Wait for slot moves, if that is asked for, and say what was done."""
+    """Wait for the slot moves that were ordered, if that is asked for, and say what was done."""
 
     def under_way(current: ClusterMap, cluster: ClusterView) -> str:
         moves = {move["move"]: move for one in explained(current, cluster) for move in one.moves}
-        texts = [f"{one['source']} to {one['target']}: {one['phase']}, {one['waits_for']}" for one in moves.values()]
+        texts = [
+            f"{one['source']} to {one['target']}: {one['phase']}, {one['waits_for']}"
+            for number, one in moves.items()
+            if number // MOVES_OF_A_MAP == done.version
+        ]
+        closing = [one.name for one in cluster.groups if one.closing // MOVES_OF_A_MAP == done.version]
+        texts += [f"{name}: closes the move" for name in closing]
         return "; ".join(texts[:3]) + (" and others" if texts[3:] else "")
 
     if a.wait:

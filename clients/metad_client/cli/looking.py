@@ -30,12 +30,26 @@ async def look(m: Client, a: Arguments) -> ClusterView:
 
 
 async def ask(m: Client, deadline_s: float) -> tuple[MapReply, Statuses]:
-    """The map, and the status of each node, which has ``deadline_s`` to answer."""
+    """The newest map of all nodes, and the status of each, which has ``deadline_s`` to answer. With the map of one node
+    a look could show what the look before, at another node, has seen end."""
     try:
         known = await m.cluster.map()
     except UnknownMethodError:  # a server older than clusters
-        known = MapReply(0, None, {})
-    return known, await m.cluster.statuses(deadline_s=deadline_s)
+        return MapReply(0, None, {}), await m.cluster.statuses(deadline_s=deadline_s)
+    statuses, newer = await asyncio.gather(
+        m.cluster.statuses(deadline_s=deadline_s), _newer(m, known.version, deadline_s)
+    )
+    if newer is not None and (known.map is None or newer.cluster_id == known.map.cluster_id):
+        known = MapReply(newer.version, newer, known.leaders)
+    return known, statuses
+
+
+async def _newer(m: Client, version: int, deadline_s: float) -> ClusterMap | None:
+    """A newer map, if any node has one. Who does not answer is told of by its status."""
+    try:
+        return (await m.cluster.map(newer_than=version, deadline_s=deadline_s)).map
+    except MetadError:
+        return None
 
 
 Reply = TypeVar("Reply")

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from metad_wire.cluster import METADATA, ClusterMap, GroupRecord, MapReply, NodeRecord, machine_count
+from metad_wire.cluster import METADATA, MOVES_OF_A_MAP, ClusterMap, GroupRecord, MapReply, NodeRecord, machine_count
 from metad_wire.messages import FollowerStatus, GroupStatus, PeerLink, StatusReply
 
 from ..errors import DeadlineExceededError, MetadError
@@ -83,6 +83,8 @@ class GroupView:
     """How many machines more the cluster needs for the replicas that it wants. One that never had more than one machine
     wants none yet."""
     leaderless_ms: int
+    closing: int = 0
+    """Number of a slot move that the map says is done, and that the group has not closed; 0: none."""
     few_wanted: int = 0
     """How many voters the cluster wants, if these survive no failure although it has machines for three; else 0."""
 
@@ -112,7 +114,7 @@ class ClusterView:
     forming: bool
     """There is no map yet."""
     moves: int
-    """Slot moves under way."""
+    """Slot moves under way: those of the map, and those that are not closed."""
     nodes: list[NodeView]
     groups: list[GroupView]
 
@@ -148,14 +150,10 @@ def view(known: MapReply, statuses: Statuses) -> ClusterView:
         )
         for node in names
     ]
-    return ClusterView(
-        known.version,
-        ours,
-        current is None,
-        0 if current is None else len(current.moves),
-        nodes,
-        _groups(current, nodes, believed),
-    )
+    groups = _groups(current, nodes, believed)
+    moves = {group.closing for group in groups if group.closing}
+    moves |= {move.move for move in current.moves} if current is not None else set()
+    return ClusterView(known.version, ours, current is None, len(moves), nodes, groups)
 
 
 def _error(status: StatusReply | MetadError | None) -> str:
@@ -249,8 +247,16 @@ def _groups(
         missing = max(0, (min(wanted, METADATA_VOTERS_MIN) if metadata else wanted) - machines)
         seen = _group(name, record, by_node, believed, within_reach, min(most, machines), missing)
         few = 0 < wanted < SURVIVING_MIN <= machines and not metadata
-        views.append(replace(seen, few_wanted=wanted) if few else seen)
+        closing = 0 if current is None else _closing(current, seen.status)
+        views.append(replace(seen, closing=closing, few_wanted=wanted if few else 0) if few or closing else seen)
     return views
+
+
+def _closing(current: ClusterMap, status: GroupStatus | None) -> int:
+    """The move for which a group has given up slots, if it is over for the map. A restore gives up slots, too."""
+    sealed = 0 if status is None or status.restoring else status.sealed_move
+    is_ordered = current.version < sealed // MOVES_OF_A_MAP or any(move.move == sealed for move in current.moves)
+    return 0 if is_ordered else sealed
 
 
 def _group(

@@ -32,6 +32,7 @@ from ..requests.wrong import argument, sequence
 from . import Facade
 
 _Slot = Annotated[int, Meta(ge=0, lt=c.SLOTS)]
+_Version = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 
 class Cluster(Facade):
@@ -43,10 +44,20 @@ class Cluster(Facade):
         super().__init__(requests)
         self._dispatcher = dispatcher
 
-    async def map(self, *, deadline_s: float | None = None) -> c.MapReply:
+    async def map(self, *, newer_than: int | None = None, deadline_s: float | None = None) -> c.MapReply:
         """The cluster map of some node, and the leaders of that node's groups. ``map`` is None while the cluster is
-        being formed."""
-        return await self._requests.one(methods.CLUSTER_MAP, c.MapRequest(), deadline_s)
+        being formed. ``newer_than``: ask every node for a newer map than that version, and wait for all of them; the
+        newest reply, whose ``map`` is None if no node has a newer one. Raises the error of a node if none answers."""
+        if newer_than is None:
+            return await self._requests.one(methods.CLUSTER_MAP, c.MapRequest(), deadline_s)
+        argument("newer_than", newer_than, _Version)
+        asked = c.MapRequest(newer_than)
+        found = await self._of_each(methods.CLUSTER_MAP, lambda _: asked, (), deadline_s)
+        replies = [one for one in found.values() if isinstance(one, c.MapReply)]
+        if not replies:
+            errors = [one for one in found.values() if isinstance(one, MetadError)]
+            raise errors[0] if errors else NotFoundError("no node is known")
+        return max(replies, key=lambda one: one.version)
 
     async def statuses(self, *, deadline_s: float | None = None) -> dict[str, StatusReply | MetadError]:
         """The status of every node, by id; for a node that does not answer, the error."""
@@ -162,10 +173,13 @@ class Cluster(Facade):
         groups: look at the map. Raises InvalidRequestError, ConflictError."""
         return await self._requests.one(methods.CLUSTER_ADD_GROUP, c.AddGroup(kind), deadline_s, once=True)
 
-    async def rebalance(self, *, replicas: int = 0, deadline_s: float | None = None) -> c.Done:
+    async def rebalance(
+        self, *, replicas: int = 0, keep_slots: bool = False, deadline_s: float | None = None
+    ) -> c.Done:
         """Spread slots, replicas and leaders evenly. ``replicas`` is how many every group should have from now on; 0
-        means as many as before. Raises InvalidRequestError, ConflictError."""
-        return await self._requests.one(methods.CLUSTER_REBALANCE, c.Rebalance(replicas), deadline_s)
+        means as many as before. ``keep_slots``: slots stay in the groups in which they are, however many each has, and
+        only groups without any get some. Raises InvalidRequestError, ConflictError."""
+        return await self._requests.one(methods.CLUSTER_REBALANCE, c.Rebalance(replicas, keep_slots), deadline_s)
 
     async def drain(self, node_id: str, *, undo: bool = False, deadline_s: float | None = None) -> c.Done:
         """Have a node lead nothing and keep its replicas, so that it can be restarted or serviced; with ``undo`` it

@@ -18,6 +18,7 @@ import msgspec
 from metad_wire.cluster import (
     GROUP_KINDS,
     METADATA,
+    MOVES_OF_A_MAP,
     SLOTS,
     ClusterMap,
     GroupId,
@@ -37,7 +38,7 @@ from metad_wire.cluster import (
 )
 from metad_wire.errors import ConflictError, InvalidRequestError, NotFoundError
 from metad_wire.messages import GroupStatus
-from metad_wire.policy.slots import even_moves, even_slots
+from metad_wire.policy.slots import even_moves, even_slots, filling_moves
 
 from ...config import REPLICAS_MAX, Config
 from ...errors import LOST_DISK
@@ -86,11 +87,6 @@ def replicas_text(before: Sequence[GroupRecord], after: Sequence[GroupRecord]) -
         yield f"{then.group_id.name}: {', '.join(parts)}"
     if len(changes) > _NAMED:
         yield f"{len(changes) - _NAMED} more groups get other replicas"
-
-
-MOVES_OF_A_MAP = 10_000
-"""The most that there can be: every slot of a kind moves at most once. A move's number is the version of the map that
-orders it times this, plus the move's position."""
 
 
 class Decision(NamedTuple):
@@ -173,9 +169,11 @@ def _with_another(
     return added, balanced_leaders(groups, leading(current.nodes), regions_of(current.nodes))
 
 
-def rebalance(current: ClusterMap, replicas: int, lost: Collection[str], noted: int) -> Decision:
-    """Spread replicas, leaders and slots evenly. From now on the cluster wants ``noted`` replicas of each group; 0: as
-    many as is configured when it has several machines."""
+def rebalance(
+    current: ClusterMap, replicas: int, lost: Collection[str], noted: int, *, keep_slots: bool = False
+) -> Decision:
+    """Spread replicas, leaders and slots evenly; with ``keep_slots`` only groups without slots get some. From now on
+    the cluster wants ``noted`` replicas of each group; 0: as many as is configured when it has several machines."""
     if not 1 <= replicas <= REPLICAS_MAX:
         raise InvalidRequestError(f"{replicas} replicas: there must be 1 to {REPLICAS_MAX}")
     if current.moves:
@@ -189,16 +187,23 @@ def rebalance(current: ClusterMap, replicas: int, lost: Collection[str], noted: 
         groups.append(group)
     moves: list[SlotMove] = []
     number = current.version + 1
+    share_out, uneven = filling_moves if keep_slots else even_moves, list[str]()
     for kind in GROUP_KINDS:
         ordinals = [group.ordinal for group in groups if group.kind == kind]
-        for (source, target), slots in even_moves(unpack_slots(current.slots[kind]), ordinals).items():
+        owners = unpack_slots(current.slots[kind])
+        for (source, target), slots in share_out(owners, ordinals).items():
             moves.append(SlotMove(number * MOVES_OF_A_MAP + len(moves), kind, source, target, slot_bits(slots)))
+            for slot in slots:
+                owners[slot] = target
+        if even_moves(owners, ordinals):
+            uneven.append(kind)
     groups = balanced_leaders(groups, leading(current.nodes), regions)
     led = sum(then.preferred != now.preferred for now, then in zip(current.groups, groups, strict=True))
     parts = [
         *replicas_text(current.groups, groups),
         f"{sum(slots_count(move.slots) for move in moves)} slots move",
         *([f"{led} groups get another leader"] if led else []),
+        *(f"the numbers of slots of groups of kind {kind} are uneven, and stay so" for kind in uneven),
     ]
     return changed(current, "; ".join(parts), groups=groups, moves=moves, replicas=noted)
 
@@ -325,9 +330,8 @@ def move_slots(current: ClusterMap, wish: MoveSlots, replicas: int, lost: Collec
         raise InvalidRequestError(f"{wish.group} and {wish.to} are of different kinds: {kind} and {target.kind}")
     if source == target:
         raise InvalidRequestError(f"{wish.to} is to get slots of its own")
-    if current.moves:
-        raise ConflictError(f"{len(current.moves)} slot moves are under way; try again when they are done")
     moving = _slots_to_move(current, wish, kind, source)
+    _check_at_rest(current, kind, {*moving} if target is None else {*moving, target.ordinal})
     groups: Sequence[GroupRecord] = current.groups
     if target is None:  # its records stay in the region in which they are led
         target, groups = _with_another(current, kind, replicas, lost, _named(current, wish.group).region)
@@ -339,7 +343,19 @@ def move_slots(current: ClusterMap, wish: MoveSlots, replicas: int, lost: Collec
         return Decision(None, f"{target.name} has these slots already")
     count = sum(slots_count(move.slots) for move in moves)
     names = ", ".join(move.source_id.name for move in moves[:_NAMED]) + (" and others" if moves[_NAMED:] else "")
-    return changed(current, f"{count} slots move from {names} to {target.name}", groups=groups, moves=moves)
+    text = f"{count} slots move from {names} to {target.name}"
+    return changed(current, text, groups=groups, moves=[*current.moves, *moves])
+
+
+def _check_at_rest(current: ClusterMap, kind: str, ordinals: Collection[int]) -> None:
+    """Raise ConflictError if slots are on their way from or to one of these groups. Moves of other groups do not
+    matter: they share nothing with a new one."""
+    for move in current.moves:
+        if move.kind == kind and (busy := {move.source, move.target}.intersection(ordinals)):
+            raise ConflictError(
+                f"{GroupId(kind, min(busy)).name} has a part in a move of slots that is under way, from "
+                f"{move.source_id.name} to {move.target_id.name}; try again when it is done"
+            )
 
 
 def _slots_to_move(current: ClusterMap, wish: MoveSlots, kind: str, source: GroupId | None) -> dict[int, list[int]]:

@@ -143,8 +143,8 @@ class Proposal(msgspec.Struct, frozen=True):
     before: float
     """The greatest share of a group."""
     rebalance: float
-    """The same after ``metadctl groups rebalance``, which evens the number of slots and does not know what is in
-    them."""
+    """The same after ``metadctl groups rebalance --even-slots``, which evens the number of slots and does not know what
+    is in them."""
     rebalance_slots: int
     """Slots that it moves."""
     added: int | None

@@ -28,7 +28,7 @@ from metad.config import (
     StorageConfig,
     validated,
 )
-from metad.control.map.decisions import MOVES_OF_A_MAP, changed
+from metad.control.map.decisions import changed
 from metad.control.map.upkeep import lacking
 from metad.errors import LeftError, RefusedError
 from metad.node.node import Node
@@ -44,7 +44,7 @@ from metad_judge.history import History
 from metad_judge.invariants import Violation
 from metad_judge.written import Key, Written, is_shown
 from metad_wire import messages as m
-from metad_wire.cluster import METADATA, ClusterMap, GroupId, SlotMove, slot_bits, slots_count
+from metad_wire.cluster import METADATA, MOVES_OF_A_MAP, ClusterMap, GroupId, SlotMove, slot_bits, slots_count
 from metad_wire.messages import SessionOwner
 from metad_wire.methods import FEATURE_SWITCH
 from metad_wire.tables.feature import FeatureRecord

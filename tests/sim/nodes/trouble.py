@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from metad.config import CommitConfig, DedupeConfig, ExpiryConfig, RaftConfig, StorageConfig
-from metad.control.map.decisions import MOVES_OF_A_MAP
 from metad_client import Client, MetadError, Options
 from metad_judge.watch import Wanted
 from metad_wire import messages as m
-from metad_wire.cluster import METADATA, ClusterMap, GroupId, unpack_slots
+from metad_wire.cluster import METADATA, MOVES_OF_A_MAP, ClusterMap, GroupId, unpack_slots
 from metad_wire.methods import (
     KV_DELETE,
     KV_PUT,

@@ -8,6 +8,7 @@ import random
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 from scripted import ENDPOINTS
 
 from metad_client import (
@@ -22,6 +23,7 @@ from metad_client import (
     NotFoundError,
     NotLeaderError,
     OverloadedError,
+    PermissionDeniedError,
     Record,
     SessionKey,
     StaleRouteError,
@@ -664,6 +666,29 @@ async def test_changes_go_to_who_decides(server, nodes, dial, settle):
     reply = await client.cluster.map()
     assert reply.map == server.map
     assert reply.leaders == nodes.leaders
+
+
+async def test_the_newest_map_is_that_of_whichever_node_has_it(server, nodes, dial, settle):
+    """One node may not have heard yet what another has done: a look at that one would show what is over."""
+    client = await dial()
+    await settle()
+    known, server.scripts_map = server.map, True
+    newer = replace(known, version=known.version + 1)
+    told = {"n1": (known, None), "n2": (known, None), "n3": (newer, newer)}
+
+    def answer(received):
+        shown, changed = told[received.peer.node]
+        received.reply(c.MapReply(shown.version, changed, {}))
+
+    server.answer = answer
+    server.received.clear()
+    assert (await client.cluster.map(newer_than=known.version)).map == newer
+    assert [received.body for received in server.received] == [c.MapRequest(known.version)] * 3
+    told["n3"] = (known, None)
+    assert await client.cluster.map(newer_than=known.version) == c.MapReply(known.version, None, {})
+    server.answer = lambda received: received.fail(PermissionDeniedError())
+    with pytest.raises(PermissionDeniedError):
+        await client.cluster.map(newer_than=known.version)
 
 
 async def test_a_group_is_not_added_twice(server, nodes, dial, settle):

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metad_client.cli import overview, people
+from metad_client.cli.lamps.explained import explained
 from metad_client.cli.printing import PAGE_CHARS, Printer
 from metad_client.cli.verdict import (
     ALIKE,
@@ -625,6 +626,26 @@ def test_slots_that_move_are_no_problem(cluster: Cluster) -> None:
     cluster.map = replace(cluster.map, moves=[c.SlotMove(70_000, "data", 0, 1, b"\xff" * 128)])
     assert cluster.verdict == "ok"
     assert "1 slot moves under way" in overview.facts(overview.status(cluster.view, {}, "ok", []))
+
+
+def test_a_move_is_under_way_until_the_group_that_gave_the_slots_has_closed_it(cluster: Cluster) -> None:
+    """The map forgets a move before its source has closed it, and until then the source is not removed, for instance.
+    A restore gives up slots, too, and a map that is older than a move has not heard of it."""
+    for node in NAMES:
+        cluster.group(node, sealed_move=70_000)
+    assert (cluster.view.moves, [one.closing for one in cluster.view.groups]) == (1, [0, 70_000])
+    assert cluster.map is not None
+    (found,) = [one for one in explained(cluster.map, cluster.view) if one.group == "data-0"]
+    assert found.next == "move 70000 is closed: its slots are in another group"
+    move = c.SlotMove(70_000, "data", 0, 1, b"\xff" * 128)
+    for changes in ({"moves": [move]}, {"version": 6}):
+        cluster.map, before = replace(cluster.map, **changes), cluster.map
+        assert [one.closing for one in cluster.view.groups] == [0, 0]
+        assert cluster.view.moves == len(cluster.map.moves)
+        cluster.map = before
+    for node in NAMES:
+        cluster.group(node, sealed_move=1 << 62, restoring="a1b2")
+    assert cluster.view.moves == 0
 
 
 def test_without_any_answer_nothing_is_known(cluster: Cluster) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from metad.config import ClusterConfig, Config, load_config
 from metad.control import host as control_host
-from metad.control.controller import RECONCILE_S, TEND_S, Controller
+from metad.control.controller import RECONCILE_S, TEND_S, WAITING_MAX, Controller
 from metad.control.host import Done
 from metad.control.map.decisions import founders
 from metad.control.map.presence import Presence
@@ -109,6 +109,7 @@ class Host:
         self.asked_for_returns: list[str] = []
         self.ordered: list[tuple[str, str, str]] = []
         """Node, group, step."""
+        self.before_sweep: Callable[[], None] = lambda: None
         self.swept: c.GroupReply | MetadError = c.GroupReply([], [])
         self.returns: c.ReturnGrant | MetadError = NotLeaderError()
 
@@ -151,6 +152,7 @@ class Host:
             done(self.returns if isinstance(self.returns, MetadError) else encode(self.returns))
             return
         if code == GROUP_COMMAND.code:
+            self.before_sweep()
             request = GROUP_COMMAND.decode_request(payload)
             self.ordered.append((node, request.group, request.body.step))
             done(self.swept if isinstance(self.swept, MetadError) else encode(self.swept))
@@ -268,12 +270,15 @@ def test_one_change_at_a_time_and_the_next_may_come_when_it_is_stored() -> None:
     first: list[Any] = []
     rig.controller.handle(c.AddGroup("data"), first.append, 0.0)
     assert not first
-    with pytest.raises(ConflictError, match="another change"):
-        rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data"))
+    second: list[Any] = []
+    rig.controller.handle(c.AddGroup("data"), second.append, 0.0)
+    assert (len(rig.host.held), second) == (1, [])
     rig.host.held.pop()()
     assert CLUSTER_ADD_GROUP.decode_reply(first[0]).version == 8
+    rig.host.held.pop()()
+    assert CLUSTER_ADD_GROUP.decode_reply(second[0]).version == 9
     rig.host.hold = False
-    assert rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data")).version == 9
+    assert rig.ask(CLUSTER_ADD_GROUP, c.AddGroup("data")).version == 10
 
 
 @pytest.mark.parametrize(
@@ -643,6 +648,76 @@ def test_slots_are_shared_out_and_move_one_order_at_a_time() -> None:
     assert rig.ask(CLUSTER_MOVED, c.Moved(move.move)).version == version, "it was heard before"
     rig.ask(CLUSTER_REBALANCE, c.Rebalance())
     assert not rig.map.moves, "they are even"
+
+
+class Together:
+    """Asks while another change is being stored; each answer is noted under a name."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.answers: dict[str, bytes | MetadError] = {}
+        rig.host.hold = True
+
+    def ask(self, name: str, body: Any) -> None:
+        self.rig.controller.handle(body, lambda answer: self.answers.__setitem__(name, answer), 0.0)
+
+    def done(self, name: str) -> c.Done:
+        answer = self.answers[name]
+        assert not isinstance(answer, MetadError)
+        return CLUSTER_TRANSFER.decode_reply(answer)
+
+    def store(self) -> None:
+        """Store what is being stored."""
+        self.rig.host.held.pop(0)()
+
+
+def test_changes_that_meet_are_decided_one_after_the_other() -> None:
+    """Once one of two operators was told to try again, though their changes had nothing to do with each other."""
+    known = cluster()
+    groups = [*known.groups, GroupRecord("data", 1, NODES, NODES)]
+    slots = known.slots | {"data": pack_slots([slot % 2 for slot in range(SLOTS)])}
+    together = Together(Rig(msgspec.structs.replace(known, groups=groups, slots=slots)))
+    together.ask("split", c.MoveSlots(group="data-0", half=True))
+    together.ask("another", c.MoveSlots(group="data-1", half=True))
+    together.ask("the same", c.MoveSlots(group="data-0", half=True))
+    together.ask("lead", c.Transfer("offset-0", "n2"))
+    assert together.answers == {}
+    for _ in range(3):
+        together.store()
+    assert together.rig.host.held == []
+    refused = together.answers.pop("the same")
+    assert isinstance(refused, ConflictError)
+    assert "data-0 has a part in a move of slots that is under way, from data-0 to data-2" in str(refused)
+    versions = {name: together.done(name).version for name in ("split", "another", "lead")}
+    assert versions == {"split": 8, "another": 9, "lead": 10}
+    assert [(one.source, one.target) for one in together.rig.map.moves] == [(0, 2), (1, 3)]
+    assert together.rig.group("offset").preferred == "n2"
+
+
+def test_a_group_is_removed_after_a_change_that_began_while_the_group_was_looked_at() -> None:
+    together = Together(removable())
+    together.rig.host.before_sweep = lambda: together.ask("first", c.Transfer("offset-0", "n2"))
+    together.ask("remove", c.RemoveGroup("data-1"))
+    assert together.answers == {}
+    for _ in range(2):
+        together.store()
+    assert together.done("remove").version == together.done("first").version + 1
+    assert together.rig.map.group(GroupId("data", 1)) is None
+
+
+def test_who_waits_is_told_that_another_node_leads_by_now_and_how_many_may_wait() -> None:
+    together = Together(Rig())
+    together.ask("first", c.Transfer("data-0", "n2"))
+    for number in range(WAITING_MAX + 1):
+        together.ask(str(number), c.Transfer("data-0", "n3"))
+    refused = together.answers.pop(str(WAITING_MAX))
+    assert isinstance(refused, OverloadedError)
+    assert refused.retryable
+    together.rig.host.drivers[METADATA].group.ready = False
+    together.rig.host.answer = NotLeaderError()
+    together.store()
+    assert len(together.answers) == WAITING_MAX + 1
+    assert all(isinstance(answer, NotLeaderError) for answer in together.answers.values())
 
 
 def test_one_of_several_moves_is_done() -> None:

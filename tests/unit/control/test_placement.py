@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from metad.control.map.placement import (
     spread,
 )
 from metad_wire.cluster import SLOTS, GroupRecord, machine_of
-from metad_wire.policy.slots import even_moves
+from metad_wire.policy.slots import even_moves, even_slots, filling_moves
 
 node_names = st.builds(lambda machine, worker: f"n{machine}/{worker}", st.integers(0, 6), st.integers(0, 2))
 nodes_lists = st.lists(node_names, min_size=1, max_size=12, unique=True)
@@ -201,3 +202,40 @@ def test_slots_become_even_by_the_fewest_moves(before: int, added: int, random: 
     needed = sum(max(0, held - share - (position < more)) for position, held in enumerate(largest))
     assert sum(map(len, moves.values())) == needed
     assert even_moves(after, groups) == {}
+
+
+@settings(deadline=None)  # a busy machine takes its time
+@given(st.integers(1, 12), st.integers(0, 6), st.randoms(use_true_random=False))
+def test_only_groups_without_slots_get_some_where_the_others_stay_as_they_are(
+    before: int, added: int, random: object
+) -> None:
+    choice = random.randrange  # type: ignore[attr-defined]
+    slots = [choice(before) for _ in range(SLOTS)]
+    old = Counter(slots)
+    groups = list(range(before + added))
+    empty = [group for group in groups if not old[group]]
+    after = list(slots)
+    for (source, target), moving in filling_moves(slots, groups).items():
+        assert target in empty
+        assert source not in empty
+        for slot in moving:
+            assert after[slot] == source == slots[slot], "a slot moves once, and from who has it"
+            after[slot] = target
+    assert all(after[slots.index(group)] == group for group in set(slots)), "the first slot of a group stays"
+    new, share = Counter(after), -(-SLOTS // len(groups))
+    most = max(new[group] for group in old)
+    assert all(new[group] == share or most - new[group] <= 1 for group in empty)
+    gave = [new[group] for group in old if new[group] < old[group]]
+    assert all(new[group] <= min(gave, default=SLOTS) + 1 for group in old), "whoever has most gives"
+    assert filling_moves(after, groups) == {}
+
+
+@pytest.mark.parametrize(("before", "added"), [(1, 1), (3, 1), (3, 2), (5, 1), (7, 6), (1023, 1)])
+def test_where_nobody_has_moved_slots_by_hand_all_groups_are_even_again(before: int, added: int) -> None:
+    slots, groups = even_slots(before), list(range(before + added))
+    moves = filling_moves(slots, groups)
+    for (_, target), moving in moves.items():
+        for slot in moving:
+            slots[slot] = target
+    assert even_moves(slots, groups) == {}
+    assert sum(map(len, moves.values())) == sum(map(len, even_moves(even_slots(before), groups).values()))

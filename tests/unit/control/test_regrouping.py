@@ -12,6 +12,7 @@ import pytest
 from metad.control.map import decisions
 from metad.control.map.bounds import ORDINALS_MAX
 from metad_wire.cluster import (
+    MOVES_OF_A_MAP,
     SLOTS,
     ClusterMap,
     GroupId,
@@ -84,13 +85,51 @@ def test_slots_that_cannot_move_are_refused(wish: MoveSlots, error: MetadError) 
         decisions.move_slots(known(), wish, REPLICAS, ())
 
 
-def test_slots_wait_for_others_that_are_on_their_way() -> None:
+def test_slots_of_a_group_wait_for_others_on_their_way_and_those_of_other_groups_do_not() -> None:
+    """Once two operators could not split two groups: one was refused, though nothing was in conflict."""
     following = decisions.move_slots(known(), MoveSlots("data-1", "data-0"), REPLICAS, ()).map
     assert following is not None
-    with pytest.raises(ConflictError, match="1 slot moves are under way"):
-        decisions.move_slots(following, MoveSlots("data-1", "data-2"), REPLICAS, ())
+    for wish, busy in (
+        (MoveSlots("data-1", "data-2"), "data-1"),
+        (MoveSlots(group="data-0", half=True), "data-0"),
+        (MoveSlots("data-2", slots=slot_bits([0, 1000])), "data-0"),
+    ):
+        with pytest.raises(ConflictError, match=f"{busy} has a part in .* under way, from data-0 to data-1"):
+            decisions.move_slots(following, wish, REPLICAS, ())
     with pytest.raises(ConflictError, match="slots move from or to data-1"):
         decisions.check_removable(following, "data-1")
+    decided = decisions.move_slots(following, MoveSlots(group="data-2", half=True), REPLICAS, ()).map
+    assert decided is not None
+    assert [(one.source, one.target) for one in decided.moves] == [(0, 1), (2, 4)]
+    assert len({one.move for one in decided.moves}) == 2
+    assert [one.move // MOVES_OF_A_MAP for one in decided.moves] == [following.version, decided.version]
+    alike = decisions.move_slots(following, MoveSlots("offset-0", slots=slot_bits([0])), REPLICAS, ())
+    assert alike.text == "offset-0 has these slots already", "data-0 is another group than offset-0"
+
+
+def test_slots_stay_where_somebody_has_put_them_unless_all_are_to_be_even() -> None:
+    """Once an order to spread the replicas undid each split, though it was made on purpose."""
+    split = decisions.move_slots(known(), MoveSlots("data-3", "data-0", half=True), REPLICAS, ()).map
+    assert split is not None
+    for move in split.moves:
+        split = decisions.moved(split, move.move).map
+        assert split is not None
+    kept = decisions.rebalance(split, REPLICAS, (), REPLICAS, keep_slots=True)
+    assert kept.map is not None
+    assert (kept.map.moves, kept.map.slots) == ([], split.slots)
+    assert "0 slots move" in kept.text
+    assert kept.text.endswith("the numbers of slots of groups of kind data are uneven, and stay so")
+    added = decisions.add_group(split, "data", REPLICAS, ()).map
+    assert added is not None
+    kept = decisions.rebalance(added, REPLICAS, (), REPLICAS, keep_slots=True)
+    assert kept.map is not None
+    taken = {(one.source, one.target): len(slots_in(one.slots)) for one in kept.map.moves}
+    assert sum(taken.values()) == -(-SLOTS // 5)
+    assert {*taken} == {(1, 4), (2, 4)}, "only from those that have most"
+    evened = decisions.rebalance(split, REPLICAS, (), REPLICAS)
+    assert evened.map is not None
+    assert evened.map.moves != []
+    assert "uneven" not in evened.text
 
 
 def test_names_end_with_the_numbers_on_disk() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 from ..cluster import SLOTS
@@ -32,4 +33,26 @@ def even_moves(slots: Sequence[int], groups: Sequence[int]) -> dict[tuple[int, i
         for _ in range(wanted[target] - len(held[target])):
             source, slot = spare.pop()
             moves.setdefault((source, target), []).append(slot)
+    return moves
+
+
+def filling_moves(slots: Sequence[int], groups: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+    """(source, target) -> slots to move, so that every group without slots gets its share, each slot from the group
+    that holds most. The other slots stay where somebody has put them. A group that has slots keeps the first of
+    them."""
+    held: dict[int, list[int]] = {group: [] for group in groups}
+    for slot, group in enumerate(slots):
+        held[group].append(slot)
+    targets = [(0, group) for group in groups if not held[group]]
+    sources = [(-len(mine), group) for group, mine in held.items() if mine]
+    heapq.heapify(sources)
+    share = -(-len(slots) // len(groups))
+    moves: dict[tuple[int, int], list[int]] = {}
+    while targets:
+        (got, target), (left, source) = targets[0], sources[0]
+        if got == share or -left - got <= 1:
+            break
+        moves.setdefault((source, target), []).append(held[source].pop())
+        heapq.heapreplace(targets, (got + 1, target))
+        heapq.heapreplace(sources, (left + 1, source))
     return moves

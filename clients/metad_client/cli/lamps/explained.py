@@ -238,6 +238,8 @@ def _next(group: GroupView, nodes: Mapping[str, NodeView], moves: list[Row]) -> 
             yield f"{record.preferred} leads again once it is back"
         else:
             yield f"{group.leader} hands over to {record.preferred}: it lacks {group.lag_entries(follower):,} entries"
+    if group.closing:
+        yield f"move {group.closing} is closed: its slots are in another group"
     yield from (f"move {move['move']} of {move['slots']} slots: {move['phase']}, {move['waits_for']}" for move in moves)
 
 

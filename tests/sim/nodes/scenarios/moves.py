@@ -6,13 +6,12 @@ from typing import Any
 from unittest import mock
 
 from metad.config import ExpiryConfig
-from metad.control.map.decisions import MOVES_OF_A_MAP
 from metad.node.chores.session_sweeps import DueSweep, LostSweep
 from metad.node.requests.requests import Requests
 from metad.state.core.entry import Entry
 from metad.watch.hub import Hub
 from metad_client import Client, SessionDisconnectItem, SessionProperties, SessionTakeoverItem
-from metad_wire.cluster import SLOTS, FenceItem, GroupCommand, GroupFence, GroupId, slot_bits
+from metad_wire.cluster import MOVES_OF_A_MAP, SLOTS, FenceItem, GroupCommand, GroupFence, GroupId, slot_bits
 from metad_wire.errors import NotReplicaError
 from metad_wire.key import text2
 from metad_wire.methods import GROUP_COMMAND, GROUP_FENCE, encode

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Self
 
-from metad.control.map.decisions import MOVES_OF_A_MAP
 from metad_client import Client
 from metad_wire import messages as m
-from metad_wire.cluster import METADATA, ClusterMap, GroupId, unpack_slots
+from metad_wire.cluster import METADATA, MOVES_OF_A_MAP, ClusterMap, GroupId, unpack_slots
 from metad_wire.methods import Method
 
 from ..cluster import DATA, Cluster, Settings, SimClient, SimNode
