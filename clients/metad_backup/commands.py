@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +19,9 @@ from metad_client.cli import people
 from metad_client.cli.grammar import Arguments, Commands, Parser, count, limit, moment, seconds
 from metad_client.cli.printing import Printer, Progress, progress
 from metad_client.endpoint import as_url
+from metad_wire.tables.assignment import Resource
+
+from .logs import ANSWER_S
 
 if TYPE_CHECKING:
     from .copies import Copy
@@ -34,7 +37,7 @@ def add(commands: Commands) -> None:
     """Add the commands."""
     verbs = commands.group("backup", "back up the cluster while it serves; look into backups", "take")
     take = verbs.add("take", "take a backup: what `metadctl backup DIR` does", _take)
-    take.set_defaults(if_interrupted="the next backup copies only what is missing")
+    take.set_defaults(if_interrupted="the next backup copies only what is missing", timeout_default=ANSWER_S)
     _where(take)
     take.add_argument("--stale", action="store_true", help="of groups without a leader: what is there of them")
     _rate(take)
@@ -66,6 +69,7 @@ def add(commands: Commands) -> None:
     prune = _offline(verbs, "prune", "drop all backups but the newest, and what none needs", _prune)
     prune.add_argument("--keep", type=count, required=True, metavar="N", help="how many stay")
     restore = commands.add("restore", "put a backup into a new, empty cluster", _restore)
+    restore.set_defaults(if_interrupted="the same command goes on, and --cancel gives it up", timeout_default=ANSWER_S)
     _opened(_where(restore)).add_argument(
         "--cancel",
         action="store_true",
@@ -204,17 +208,19 @@ async def _take(m: Client, a: Arguments, printer: Printer) -> None:
                 line.say(f"{at.files} of {at.of_files} files, {shares}")
 
             try:
-                manifest = await take(m, repository, bytes_per_s=a.rate * _MIB, stale=a.stale, tell=tell)
+                rate = a.rate * _MIB
+                manifest = await take(m, repository, bytes_per_s=rate, stale=a.stale, wait_s=a.timeout, tell=tell)
             except OSError as error:
                 raise _broken(a, error) from None
     if not a.follow:
         printer.one(_row(manifest), _facts(manifest))
         return
     printer.lines(f"backup {manifest.name}: {people.size(manifest.bytes)}; archives what follows, until Ctrl-C")
-    await _follow(m, a, repository, manifest)
+    await _follow(m, a, repository, manifest, printer)
 
 
-async def _follow(m: Client, a: Arguments, repository: Repository, manifest: Manifest) -> None:
+async def _follow(m: Client, a: Arguments, repository: Repository, manifest: Manifest, printer: Printer) -> None:
+    """Archive until a signal ends it; then say how much that was."""
     from .following import Followed, follow
 
     entries = size = 0
@@ -228,15 +234,21 @@ async def _follow(m: Client, a: Arguments, repository: Repository, manifest: Man
                 sys.stderr.write(f"metadctl: nothing is archived: {' '.join(str(error).split())}; tries again\n")
             said = True
 
-        def tell(round_: Followed) -> None:
+        def tell(archived: Followed) -> None:
             nonlocal entries, size, said
             if said:
                 sys.stderr.write("metadctl: archives again\n")
             said = False
-            entries, size = entries + round_.entries, size + round_.bytes
+            entries, size = archived
             line.say(f"{entries} entries, {people.size(size)} are archived", last=True)
 
-        await follow(m, repository, manifest, every_s=a.every, tell=tell, waits=waits)
+        try:
+            await follow(m, repository, manifest, every_s=a.every, wait_s=a.timeout, tell=tell, waits=waits)
+        except asyncio.CancelledError:
+            line.end()
+            report = _row(manifest) | {"archived_entries": entries, "archived_bytes": size}
+            printer.page(report, [f"{entries} entries, {people.size(size)} were archived"])
+            raise
 
 
 def _list(a: Arguments, printer: Printer) -> None:
@@ -367,11 +379,13 @@ async def _restore(m: Client, a: Arguments, printer: Printer) -> None:
     repository = await asyncio.to_thread(_repository, a)
     manifest = _chosen(a, repository)
     if a.cancel:
-        printer.one({"groups": await cancel(m, manifest)})
+        printer.one({"groups": await cancel(m, manifest, wait_s=a.timeout)})
         return
     with progress(a.json) as line, _copy(a, line, repository, manifest) as copy:
         as_of = "" if a.at is None else f"@{a.at}"
-        done = await restore(m, copy, as_of=as_of, tell=lambda rows: line.say(f"{rows} rows are restored"))
+        done = await restore(
+            m, copy, as_of=as_of, wait_s=a.timeout, tell=lambda rows: line.say(f"{rows} rows are restored")
+        )
     row = {"backup": manifest.name, **done._asdict(), "seconds": round(done.seconds, 1)}
     printer.one(row)
 
@@ -393,7 +407,9 @@ def add_tenants(verbs: Commands) -> None:
     move.add_argument("--to-as", default="", metavar="NAME", help="as --as, for the other cluster")
     move.add_argument("--to-token-file", default="", metavar="F", help="as --token-file, for the other cluster")
     _rate(move)
-    move.set_defaults(if_interrupted="the same command goes on, and --cancel takes the move back")
+    move.set_defaults(
+        if_interrupted="the same command goes on, and --cancel takes the move back", timeout_default=ANSWER_S
+    )
     move.add_argument(
         "--cancel", action="store_true", help="give up a move, as long as the other cluster does not serve the tenant"
     )
@@ -402,7 +418,7 @@ def add_tenants(verbs: Commands) -> None:
 async def _move_tenant(m: Client, a: Arguments, printer: Printer) -> None:
     from metad_client.cli.command_line import options_of
 
-    from .moving import cancel, move
+    from .moving import HasResourcesError, cancel, move
 
     there = argparse.Namespace(
         certs=a.to_certs,
@@ -430,9 +446,27 @@ async def _move_tenant(m: Client, a: Arguments, printer: Printer) -> None:
     with progress(a.json) as line:
         async with connect(url, options) as to:
             if a.cancel:
-                dropped = await cancel(m, to, a.tenant, address=a.to)
+                dropped = await cancel(m, to, a.tenant, address=a.to, wait_s=a.timeout)
                 printer.one({"tenant": a.tenant, "cancelled": True, "dropped": dropped})
                 return
-            done = await move(m, to, a.tenant, address=a.to, bytes_per_s=a.rate * _MIB, tell=tell)
+            rate = a.rate * _MIB
+            try:
+                done = await move(m, to, a.tenant, address=a.to, bytes_per_s=rate, wait_s=a.timeout, tell=tell)
+            except HasResourcesError as error:
+                line.end()
+                _print_resources(a, error.resources, error.count, printer)
+                raise
     row = {"tenant": a.tenant, **done._asdict(), "seconds": round(done.seconds, 1)}
     printer.one(row)
+
+
+def _print_resources(a: Arguments, found: Sequence[Resource], count: int, printer: Printer) -> None:
+    """Print why a tenant cannot move."""
+    names = ("resource", "kind", "partitions", "state")
+    rows = [{name: getattr(one, name) for name in names} for one in found]
+    refused = {"tenant": a.tenant, "moved": False, "reason": "has_resources"}
+    printer.document(
+        refused | {"resources": rows, "more": count > len(rows)},
+        {"tenant": a.tenant, "moved": False, "resources": count},
+        [("resources, which do not move", rows)],
+    )

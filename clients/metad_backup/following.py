@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from metad_client import Client, LogCutError, MetadError, NotReplicaError
+from metad_client import Client, LogCutError, MetadError
 from metad_wire.cluster import GroupRecord
-from metad_wire.operator.backup import READ_BYTES_MAX, BackupEntries
+from metad_wire.operator.backup import BackupEntries
 
+from .logs import ANSWER_S, read_log
 from .repository import BackupError, Manifest, Repository
 
 _FILE_BYTES: Final = 8 * 1024 * 1024
@@ -28,29 +29,31 @@ class Followed(NamedTuple):
     """How far an archive is."""
 
     entries: int
-    """That were archived in this round."""
+    """That this run has archived so far."""
     bytes: int
 
 
 class Follower:
-    """Archives the logs of a cluster behind one of its backups."""
+    """Archives the logs of a cluster behind one of its backups. ``wait_s``: for an answer."""
 
-    def __init__(self, m: Client, repository: Repository, manifest: Manifest) -> None:
+    def __init__(self, m: Client, repository: Repository, manifest: Manifest, wait_s: float = ANSWER_S) -> None:
         self._m = m
+        self._wait_s = wait_s
         self._repository = repository
         self._manifest = manifest
         self._at: dict[str, int] = {}
         """Index of the last entry of each group that is archived, or in the backup."""
+        self.archived = Followed(0, 0)
 
-    async def round(self) -> Followed:
+    async def round(self) -> None:
         """Archive what is there now. Raises BackupError where a log was cut."""
         if not self._at:
             await asyncio.to_thread(self._begin)
         known = (await self._m.cluster.map()).map
         if known is None or known.cluster_id != self._manifest.cluster_id:
             raise BackupError("the cluster is not that of the backup")
-        found = [await self._group(record) for record in known.groups]
-        return Followed(*map(sum, zip(*found, strict=True)))
+        for record in known.groups:
+            await self._group(record)
 
     def _begin(self) -> None:
         self._at = {group.group: group.index for group in self._manifest.groups}
@@ -59,9 +62,8 @@ class Follower:
                 if first <= self._at.get(name, 0) + 1:
                     self._at[name] = max(self._at.get(name, 0), last)
 
-    async def _group(self, record: GroupRecord) -> tuple[int, int]:
+    async def _group(self, record: GroupRecord) -> None:
         name = record.group_id.name
-        entries = size = 0
         while True:
             after = self._at.get(name, 0)
             taken: list[bytes] = []
@@ -75,23 +77,26 @@ class Follower:
             if taken:
                 data = msgspec.msgpack.encode(taken)
                 last = after + len(taken)
-                await asyncio.to_thread(self._repository.archive, name, after + 1, last, found.wall_ms, data)
-                self._at[name] = last
-                entries, size = entries + len(taken), size + len(data)
+                archive = asyncio.to_thread(self._repository.archive, name, after + 1, last, found.wall_ms, data)
+                writing = asyncio.ensure_future(archive)
+                try:
+                    await asyncio.shield(writing)
+                finally:
+                    await writing  # a thread ends its work also where this is cancelled
+                    self._at[name] = last
+                    self.archived = Followed(self.archived.entries + len(taken), self.archived.bytes + len(data))
             if self._at.get(name, 0) >= found.applied:
-                return entries, size
+                return
 
     async def _read(self, record: GroupRecord, after: int) -> BackupEntries:
         """From whichever replica has it, those that do not lead first."""
-        name, failures = record.group_id.name, list[MetadError]()
-        for node in sorted(record.replicas, key=lambda node: node == record.preferred):
-            try:
-                return await self._m.backups.log(node, name, after, READ_BYTES_MAX)
-            except MetadError as error:
-                failures.append(error)
-        if all(isinstance(error, LogCutError | NotReplicaError) for error in failures):
-            raise BackupError(f"the log of {name} does not reach back to entry {after + 1}: take a new backup")
-        raise failures[-1]
+        name = record.group_id.name
+        nodes = sorted(record.replicas, key=lambda node: node == record.preferred)
+        try:
+            return await read_log(self._m, nodes, name, after, self._wait_s)
+        except LogCutError:
+            text = f"the log of {name} does not reach back to entry {after + 1}: take a new backup"
+            raise BackupError(text) from None
 
 
 async def follow(
@@ -100,17 +105,24 @@ async def follow(
     manifest: Manifest,
     *,
     every_s: float,
+    wait_s: float = ANSWER_S,
     tell: Callable[[Followed], None],
     waits: Callable[[MetadError], None] = lambda _: None,
 ) -> None:
-    """Archive until cancelled. Goes on over nodes that are away: ``waits`` is told of each round that fails. Raises
-    BackupError where a log was cut."""
-    follower = Follower(m, repository, manifest)
+    """Archive until cancelled. ``wait_s``: for an answer. Goes on over nodes that are away: ``waits`` is told of each
+    round that fails. Raises BackupError where a log was cut."""
+    follower, told = Follower(m, repository, manifest, wait_s), Followed(0, 0)
     while True:
         begun_s = time.monotonic()
         try:
-            tell(await follower.round())
+            await follower.round()
+            told = follower.archived
+            tell(told)
         except BackupError:
+            raise
+        except asyncio.CancelledError:
+            if follower.archived != told:  # by the round that is not at its end
+                tell(follower.archived)
             raise
         except MetadError as error:
             waits(error)  # the next round asks again

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from metad.state.cluster.tenancy import tenant_at
@@ -20,11 +20,12 @@ from metad.state.core.part import Writes
 from metad.state.core.slot_assignment import ALL_SLOTS, pack, unpack
 from metad.state.moving.slot_migration import translated
 from metad.storage import keys
-from metad_client import Client, LogCutError, MetadError, NotReplicaError
+from metad_client import Client, DeadlineExceededError, LogCutError, MetadError
 from metad_wire.cluster import METADATA, SLOTS, ClusterMap, GroupId, GroupRecord
 from metad_wire.families import FAMILIES
+from metad_wire.families.assignment import PARTITIONS, RESOURCES
 from metad_wire.messages import TenantMove
-from metad_wire.operator.backup import READ_BYTES_MAX, BackupEntries
+from metad_wire.operator.backup import BackupEntries
 from metad_wire.operator.moving import (
     CAME,
     COMES,
@@ -38,22 +39,25 @@ from metad_wire.operator.moving import (
     TenantStepped,
 )
 from metad_wire.policy.rates import Pace
+from metad_wire.tables.assignment import Resource
 from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.feature import TENANT_MOVES
 from metad_wire.tables.tenants import SCOPES, is_scoped
+
+from .logs import ANSWER_S, read_log
 
 _ROWS: Final = 1_000  # of one batch ...
 _BYTES: Final = 512 * 1024  # ... and their bytes: an entry holds a row of the largest value beside
 _AHEAD: Final = 4
 """Batches for a group that wait while one is on its way."""
-_STEP_S: Final = 60.0
 _SHORT_S: Final = 0.25
 """The tenant is frozen when everything that was left took no longer than this, the last time."""
-_AGAIN: Final = 20
-"""How often a read is tried again, ..."""
 _AGAIN_S: Final = 0.25
-"""... after so long: a leader is elected meanwhile."""
+"""A read is tried again after so long: a leader is elected meanwhile."""
 _ROUNDS_MAX: Final = 1_000
+LISTED_MAX: Final = 1_000
+"""Resources that are listed of a tenant that cannot move because of them."""
+_NAMED: Final = 3  # of these in a text
 _LOOK_S: Final = 0.005
 _CUTS_MAX: Final = 3
 """How often everything is copied anew because a log does not reach back far enough."""
@@ -61,6 +65,22 @@ _CUTS_MAX: Final = 3
 
 class MoveError(MetadError):
     """A tenant cannot move."""
+
+
+class HasResourcesError(MoveError):
+    """The tenant has resources, so it cannot move; nothing was done. ``resources``: the first of them."""
+
+    def __init__(self, tenant: str, resources: Sequence[Resource], count: int, partitions: int) -> None:
+        names = ", ".join(f"{one.resource} ({one.kind})" for one in resources[:_NAMED])
+        more = f" and {count - _NAMED} more" if count > _NAMED else ""
+        super().__init__(
+            f"tenant {tenant!r} has resources, which do not move: {names or 'none is listed any more'}{more}. Their "
+            f"{partitions} partitions are on brokers of this cluster. Nothing was done. Let the tenant stay, or have "
+            f"its brokers copy what they have, delete each by `metadctl resources delete {tenant} RESOURCE KIND`, and "
+            "make them anew in the other cluster"
+        )
+        self.resources = resources
+        self.count = count
 
 
 class Moved(NamedTuple):
@@ -108,25 +128,26 @@ async def move(
     *,
     address: str,
     bytes_per_s: int = 0,
+    wait_s: float = ANSWER_S,
     tell: Tell = lambda _: None,
 ) -> Moved:
     """Move a tenant from the cluster of ``m`` to that of ``to``, which clients reach at ``address``; or go on with
-    that. Raises MoveError, MetadError."""
+    that. ``wait_s``: for a step of a group. Raises MoveError, MetadError."""
     begun_s = time.monotonic()
-    one = _Move(m, to, tenant, address, Pace(bytes_per_s), tell)
+    one = _Move(m, to, tenant, address, Pace(bytes_per_s), tell, wait_s)
     stopped_ms = await one.run()
     return Moved(one.rows, time.monotonic() - begun_s, stopped_ms)
 
 
-async def cancel(m: Client, to: Client, tenant: str, *, address: str) -> int:
+async def cancel(m: Client, to: Client, tenant: str, *, address: str, wait_s: float = ANSWER_S) -> int:
     """Give up a move before the other cluster serves the tenant; it is served where it was. Returns how many rows were
     dropped. Raises MoveError, MetadError."""
-    return await _Move(m, to, tenant, address, Pace(0), lambda _: None).cancel()
+    return await _Move(m, to, tenant, address, Pace(0), lambda _: None, wait_s).cancel()
 
 
-async def _map(m: Client) -> ClusterMap:
+async def _map(m: Client, wait_s: float) -> ClusterMap:
     """Of a cluster whose nodes all know tenants that move. Raises MoveError."""
-    late_s = time.monotonic() + _SAID_S
+    late_s = time.monotonic() + min(_SAID_S, wait_s)
     while True:
         known = (await m.cluster.map()).map
         if known is None:
@@ -150,8 +171,9 @@ async def _declared(m: Client) -> dict[int, DeclaredTable]:
 class _Move:
     """One attempt."""
 
-    def __init__(self, m: Client, to: Client, tenant: str, address: str, pace: Pace, tell: Tell) -> None:
+    def __init__(self, m: Client, to: Client, tenant: str, address: str, pace: Pace, tell: Tell, wait_s: float) -> None:
         self._m = m
+        self._wait_s = wait_s
         self._to = to
         self._tenant = tenant
         self._address = address
@@ -177,7 +199,7 @@ class _Move:
 
     async def _look(self) -> TenantMove | None:
         """What the cluster says of a move of the tenant."""
-        here, there = await _map(self._m), await _map(self._to)
+        here, there = await _map(self._m, self._wait_s), await _map(self._to, self._wait_s)
         if here.cluster_id == there.cluster_id:
             raise MoveError(f"{self._address} is the same cluster, {here.cluster_id}")
         self._other = f"{self._address} (cluster {there.cluster_id})"
@@ -195,7 +217,7 @@ class _Move:
 
     async def _step(self, m: Client, group: str, step: str, **fields: Any) -> TenantStepped:
         body = TenantStep(step, self._tenant, self._move, self._attempt, **fields)
-        return await m.backups.move_step(group, body, deadline_s=_STEP_S)
+        return await m.backups.move_step(group, body, deadline_s=self._wait_s)
 
     async def _leave(self) -> int:
         """Begin where the tenant is. Returns the highest revision of a group there."""
@@ -224,6 +246,18 @@ class _Move:
         for name, source in self._sources.items():
             source.go_on(positions[name])
         return not left
+
+    async def _check_resources(self, uses: Mapping[str, int]) -> None:
+        """Raise HasResourcesError if the tenant has resources: what brokers have of them cannot come along."""
+        count, partitions = uses.get(RESOURCES.name, 0), uses.get(PARTITIONS.name, 0)
+        if not count and not partitions:
+            return
+        found: list[Resource] = []
+        async for one in self._m.assignments.resources.list(self._tenant):
+            found.append(one.record)
+            if len(found) == LISTED_MAX:
+                break
+        raise HasResourcesError(self._tenant, found, max(count, len(found)), partitions)
 
     async def _check_tables(self) -> frozenset[int]:
         """The numbers of declared tables whose keys begin with a tenant. Raises MoveError where the other cluster has
@@ -257,8 +291,9 @@ class _Move:
             raise MoveError(f"tenant {self._tenant!r} has moved to {state.other} already")
         everywhere = dict(self._sources)
         if not self._move:
-            if not await self._m.tenants.use(self._tenant):
+            if not (uses := await self._m.tenants.use(self._tenant)):
                 raise MoveError(f"tenant {self._tenant!r} has nothing: check its name; nothing was done")
+            await self._check_resources({one.table: one.records for one in uses})
             if used := await self._to.tenants.use(self._tenant):
                 tables = ", ".join(one.table for one in used)
                 raise MoveError(
@@ -288,7 +323,9 @@ class _Move:
         """Bring everything until the other cluster serves the tenant."""
         senders = [asyncio.create_task(target.send()) for target in self._targets.values() if not target.came]
         try:
-            one = _Bringing(self._m, self._tenant, numbers, self._owners(), self._pace, self._say, self._move)
+            one = _Bringing(
+                self._m, self._tenant, numbers, self._owners(), self._pace, self._say, self._move, self._wait_s
+            )
             if not self._frozen_already(everywhere):
                 await one.until_short(self._sources.values(), self._targets.values())
             await self._freeze(everywhere)
@@ -376,7 +413,7 @@ class _Move:
     ) -> int:
         """Put a batch into a group of the other cluster. Returns how many rows were dropped."""
         body = TenantPut(self._tenant, self._move, self._attempt, batch, rows, positions, drop)
-        return (await self._to.backups.move_rows(group, body, deadline_s=_STEP_S)).dropped
+        return (await self._to.backups.move_rows(group, body, deadline_s=self._wait_s)).dropped
 
 
 def _in_order(groups: Iterable[GroupRecord]) -> list[GroupRecord]:
@@ -512,8 +549,10 @@ class _Bringing:
         pace: Pace,
         say: Callable[[str], None],
         move: str,
+        wait_s: float,
     ) -> None:
         self._m = m
+        self._wait_s = wait_s
         self._tenant = tenant
         self._encoded = keys.text(tenant)
         self._numbers = numbers
@@ -552,15 +591,14 @@ class _Bringing:
             await self._follow(source)
 
     async def _page(self, source: _Source) -> TenantCopied:
-        wanted = TenantCopy(self._tenant, self._move, source.cursor)
-        for last in (*(False,) * _AGAIN, True):
+        wanted, late_s = TenantCopy(self._tenant, self._move, source.cursor), time.monotonic() + self._wait_s
+        while True:
             try:
-                return await self._m.backups.copy_rows(source.group.name, wanted, deadline_s=_STEP_S)
+                return await self._m.backups.copy_rows(source.group.name, wanted, deadline_s=self._wait_s)
             except MetadError as error:
-                if last or not error.retryable:
+                if not error.retryable or time.monotonic() + _AGAIN_S > late_s:
                     raise
-                await asyncio.sleep(_AGAIN_S)
-        raise AssertionError
+            await asyncio.sleep(_AGAIN_S)
 
     async def _give(self, source: _Source, rows: Mapping[bytes, bytes | None]) -> None:
         owners, name = self._owners[source.group.kind].of_slot, source.group.name
@@ -586,9 +624,15 @@ class _Bringing:
         """Follow the log up to an entry."""
         if not source.copied:
             await self._copy(source)
+        at, late_s = source.index, time.monotonic() + self._wait_s
         while source.index < index:
-            if not await self._some(source) and source.index < index:
-                await asyncio.sleep(_LOOK_S)  # a replica that has not applied it yet
+            if await self._some(source) or source.index >= index:
+                continue
+            if source.index > at:
+                at, late_s = source.index, time.monotonic() + self._wait_s
+            elif time.monotonic() > late_s:
+                raise DeadlineExceededError(f"no replica of {source.group.name} has come to entry {index}")
+            await asyncio.sleep(_LOOK_S)  # a replica that has not applied it yet
 
     async def _some(self, source: _Source) -> bool:
         """Follow some entries; whether there may be more."""
@@ -603,17 +647,14 @@ class _Bringing:
 
     async def _read(self, source: _Source) -> BackupEntries:
         """From whichever replica has it, the one that should lead first: it has everything first."""
-        failures: list[MetadError] = []
-        for last in (*(False,) * _AGAIN, True):
-            failures.clear()
-            for node in source.nodes:
-                try:
-                    return await self._m.backups.log(node, source.group.name, source.index, READ_BYTES_MAX)
-                except MetadError as error:
-                    failures.append(error)
-            cut = [error for error in failures if isinstance(error, LogCutError)]
-            if cut and all(isinstance(error, LogCutError | NotReplicaError) for error in failures):
-                raise cut[0]
-            if not last:
-                await asyncio.sleep(_AGAIN_S)
-        raise failures[-1]
+        late_s = time.monotonic() + self._wait_s
+        while True:
+            left_s = late_s - time.monotonic()
+            try:
+                return await read_log(self._m, source.nodes, source.group.name, source.index, left_s)
+            except LogCutError:
+                raise
+            except MetadError:
+                if time.monotonic() + _AGAIN_S > late_s:
+                    raise
+            await asyncio.sleep(_AGAIN_S)

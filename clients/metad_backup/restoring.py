@@ -24,13 +24,13 @@ from metad_wire.operator.backup import Restore, Restored
 from metad_wire.table import moving_rows
 
 from .copies import Copy, Part, Row
+from .logs import ANSWER_S
 from .repository import BackupError, Manifest
 
 _ROWS: Final = 1_000  # of one batch ...
 _BYTES: Final = 512 * 1024  # ... and their bytes: an entry holds a row of the largest value beside
 _AHEAD: Final = 4
 """Batches for a group that wait while one is on its way."""
-_STEP_S: Final = 60.0
 
 Tell = Callable[[int], None]
 """So many rows are there."""
@@ -53,14 +53,15 @@ async def restore(
     *,
     as_of: str = "",
     complete: Callable[[], Awaitable[None]] | None = None,
+    wait_s: float = ANSWER_S,
     tell: Tell = lambda _: None,
 ) -> Done:
     """Put a backup into the cluster of a client. ``as_of``: names the moment, if it is not that of the checkpoint; a
     restore that goes on has to have the same. ``complete`` is awaited when all rows are there, and nothing is served
-    yet. Raises BackupError, MetadError."""
+    yet. ``wait_s``: for a step of a group. Raises BackupError, MetadError."""
     begun_s = time.monotonic()
     known = await _map(m, copy.manifest)
-    targets = _targets(m, known, f"{copy.manifest.id}{as_of}")
+    targets = _targets(m, known, f"{copy.manifest.id}{as_of}", wait_s)
     owners = {
         kind: [targets[GroupId(kind, ordinal)] for ordinal in unpack_slots(slots)]
         for kind, slots in known.slots.items()
@@ -99,10 +100,10 @@ def _check_same(begun: str, wanted: str) -> None:
     raise BackupError(f"another restore was begun here: go on with it by {words}, or give it up with --cancel")
 
 
-async def cancel(m: Client, manifest: Manifest) -> int:
+async def cancel(m: Client, manifest: Manifest, *, wait_s: float = ANSWER_S) -> int:
     """Give up a restore that was not finished: the cluster is empty again, and serves. Returns how many groups there
     are. Raises BackupError where it is finished, MetadError."""
-    targets = _targets(m, await _map(m, manifest), manifest.id)
+    targets = _targets(m, await _map(m, manifest), manifest.id, wait_s)
     begun = {*await asyncio.gather(*(target.check() for target in targets.values()))} - {""}
     if not begun:
         raise BackupError("no restore was begun here")
@@ -117,9 +118,9 @@ async def cancel(m: Client, manifest: Manifest) -> int:
     return len(targets)
 
 
-def _targets(m: Client, known: ClusterMap, backup: str) -> dict[GroupId, _Target]:
+def _targets(m: Client, known: ClusterMap, backup: str, wait_s: float) -> dict[GroupId, _Target]:
     attempt = time.time_ns() // 1_000_000
-    return {record.group_id: _Target(m, record.group_id, backup, attempt) for record in known.groups}
+    return {record.group_id: _Target(m, record.group_id, backup, attempt, wait_s) for record in known.groups}
 
 
 async def _map(m: Client, manifest: Manifest) -> ClusterMap:
@@ -176,7 +177,7 @@ def _ends_of(copy: Copy, target: _Target) -> list[TenantEnd]:
 class _Target:
     """A group of the new cluster."""
 
-    def __init__(self, m: Client, group: GroupId, backup: str, attempt: int) -> None:
+    def __init__(self, m: Client, group: GroupId, backup: str, attempt: int, wait_s: float) -> None:
         self.group = group
         self.done = False
         """Whether it has all of the backup."""
@@ -187,6 +188,7 @@ class _Target:
         self._m = m
         self._backup = backup
         self._attempt = attempt
+        self._wait_s = wait_s
         self._batch = 0
         self._rows: dict[bytes, bytes] = {}
         self._bytes = 0
@@ -198,7 +200,7 @@ class _Target:
         self._backup = backup
 
     async def _step(self, step: Restore) -> Restored:
-        found = await self._m.backups.restore(self.group.name, step, deadline_s=_STEP_S)
+        found = await self._m.backups.restore(self.group.name, step, deadline_s=self._wait_s)
         self.done = self.finished = found.done
         return found
 

@@ -7,7 +7,6 @@ earlier backup is not read again, and neither is what an attempt that broke off 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import secrets
 import time
@@ -21,9 +20,9 @@ from metad_wire.messages import StatusReply
 from metad_wire.operator import backup as bak
 from metad_wire.policy.rates import Pace
 
+from .logs import ANSWER_S
 from .repository import FORMAT, BackupError, Manifest, NodeCopy, Repository, StoredFile, Unfinished
 
-_BEGIN_S: Final = 60.0  # the node waits for its groups, then flushes
 _STATUS_S: Final = 3.0
 """A node that has not said by then how it is counts as away."""
 _NOTED_FILES: Final = 16
@@ -68,10 +67,11 @@ async def take(
     *,
     bytes_per_s: int = 0,
     stale: bool = False,
+    wait_s: float = ANSWER_S,
     tell: Tell = lambda _: None,
 ) -> Manifest:
     """Take a backup into a repository, at so many bytes a second. ``stale``: take what is there of groups that have no
-    leader. Raises BackupError, MetadError, OSError."""
+    leader. ``wait_s``: for an answer of a node. Raises BackupError, MetadError, OSError."""
     taken_ms = time.time_ns() // 1_000_000
     known = await m.cluster.map()
     if known.map is None:
@@ -82,22 +82,24 @@ async def take(
     earlier = await asyncio.to_thread(repository.backups)
     there = [
         node
-        for node, status in (await m.cluster.statuses(deadline_s=_STATUS_S)).items()
+        for node, status in (await m.cluster.statuses(deadline_s=min(_STATUS_S, wait_s))).items()
         if isinstance(status, StatusReply) and not status.failing
     ]
     chosen = nodes_for(known, there, {node.node_id for node in earlier[-1].nodes} if earlier else ())
     try:
         for node in chosen:
-            begun[node] = await m.backups.checkpoint(node, id_, stale=stale, deadline_s=_BEGIN_S)
-        copy = _Copy(m, repository, id_, begun, Pace(bytes_per_s), tell)
+            begun[node] = await m.backups.checkpoint(node, id_, stale=stale, deadline_s=wait_s)
+        copy = _Copy(m, repository, id_, begun, Pace(bytes_per_s), tell, wait_s)
         nodes = [await copy.node(node, chosen[node]) for node in chosen]
         manifest = Manifest(FORMAT, id_, taken_ms, known.map.cluster_id, nodes, copy.copied_bytes)
         await asyncio.to_thread(repository.finish, manifest)
         complete = manifest.name
     finally:
-        for node in begun:
-            with contextlib.suppress(MetadError):  # it drops what nobody reads
-                await m.backups.drop(node, id_, backup=complete)
+        drop_s = wait_s if complete else min(_STATUS_S, wait_s)  # a node that has failed may not answer this, either
+        dropping = [m.backups.drop(node, id_, backup=complete, deadline_s=drop_s) for node in begun]
+        for error in await asyncio.gather(*dropping, return_exceptions=True):
+            if isinstance(error, BaseException) and not isinstance(error, MetadError):
+                raise error  # but it drops by itself what nobody reads
     return manifest
 
 
@@ -112,8 +114,10 @@ class _Copy:
         begun: dict[str, bak.BackupBegun],
         pace: Pace,
         tell: Tell,
+        wait_s: float,
     ) -> None:
         self._m = m
+        self._wait_s = wait_s
         self._repository = repository
         self._id = id_
         self._begun = begun
@@ -175,7 +179,7 @@ class _Copy:
         while offset < file.size:
             size = min(bak.READ_BYTES_MAX, file.size - offset)
             await asyncio.sleep(self._pace.wait_s(size, time.monotonic()))
-            piece = await self._m.backups.read(node, self._id, file.name, offset, size)
+            piece = await self._m.backups.read(node, self._id, file.name, offset, size, deadline_s=self._wait_s)
             if len(piece) != size:
                 raise BackupError(f"{file.name} of {node} is shorter than it was")
             yield piece

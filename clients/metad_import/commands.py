@@ -380,10 +380,12 @@ async def _copy(run: _Run, printer: Printer) -> None:
             await copy.follow(lambda seen: False)
         await copy.follow(once(await run.source.head()))
 
-    if run.a.follow:
-        await _lasting(copied, run)
-    else:
-        await copied()
+    try:
+        await (_lasting(copied, run) if run.a.follow else copied())
+    except asyncio.CancelledError:
+        if run.a.follow:  # a signal is how it ends
+            run.print(printer, _copied(run, copy), [])
+        raise
     run.print(printer, _copied(run, copy), [])
 
 

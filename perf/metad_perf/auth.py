@@ -46,6 +46,7 @@ from metad_client.namespaces.tables import Put, Transaction
 from metad_wire import messages as m
 from metad_wire.families.assignment import PARTITIONS, RESOURCES
 from metad_wire.families.core import ACLS, TOPICS, Acl, Topic
+from metad_wire.program.running import run_async
 from metad_wire.tables.access import Right
 from metad_wire.tables.assignment import PartitionKey, ResourceAlter, ResourceCreate
 from metad_wire.tables.consumer import JoinItem, MemberKey
@@ -69,7 +70,6 @@ from .load.workload import TAKEOVER_BROKERS, TENANT
 from .report import output
 from .report.conclusion import conclude, reported
 from .report.histogram import Latencies
-from .running import run_async
 from .target import open_client, target_of
 
 Need = tuple[str, str, str | None, str]

@@ -22,6 +22,7 @@ from metad_backup.copies import opened
 from metad_backup.repository import Manifest, Repository
 from metad_backup.taking import Progress, take
 from metad_backup.verifying import proven
+from metad_wire.program.running import run_async
 
 from .commands import Backup
 from .experiment.stage import Stage, staged
@@ -30,7 +31,6 @@ from .load.measure import Load, epoch_now
 from .load.prepare import fill_sessions
 from .report import output
 from .report.conclusion import conclude, reported
-from .running import run_async
 from .spawn import Shape
 
 _LOAD: Final = Load(verb="session.takeover", batch=1_000, in_flight=4)

@@ -15,12 +15,12 @@ from metad_wire.errors import MetadError
 from metad_wire.program.build import build
 from metad_wire.program.extras import advice
 from metad_wire.program.output import escape_unprintable
+from metad_wire.program.running import exit_on_sigterm
 from metad_wire.program.signals import default_for_children
 from metad_wire.transport.tcp import install_uvloop
 
 from .commands import COMMANDS
 from .errors import PerfError, UsageError
-from .running import exit_on_sigterm
 
 NOTES = resources.files(__package__) / "help.toml"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from metad_client import Options
 from metad_wire.messages import SessionKey
+from metad_wire.program.running import run_async
 
 from .commands import Hold
 from .errors import ServerError, UsageError
@@ -24,7 +25,6 @@ from .load.prepare import fill_sessions
 from .load.workload import TENANT, session_names
 from .report import output
 from .report.conclusion import conclude, reported
-from .running import run_async
 from .spawn import Server, temporary_server
 from .target import open_client
 

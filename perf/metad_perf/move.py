@@ -16,6 +16,7 @@ from typing import Any
 from metad_client import Client, Options
 from metad_wire import cluster as c
 from metad_wire import messages as m
+from metad_wire.program.running import run_async
 
 from .commands import Move
 from .errors import ServerError
@@ -25,7 +26,6 @@ from .load.workload import BROKER, EXPIRY_INTERVAL_S, TENANT, session_names
 from .report import output
 from .report.conclusion import conclude, reported
 from .report.histogram import Latencies
-from .running import run_async
 from .spawn import temporary_server
 from .target import open_client
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -271,6 +272,35 @@ def archived(place: Path, source: Cluster) -> None:
 def kv_in(place: Path, *words: str) -> int:
     tables = told(None, "backup", "ls", f"{place}/b", *words)["tables"]
     return next(one["records"] for one in tables if one["table"] == "kv")
+
+
+def follow_until(number: signal.Signals, source: Cluster, where: Path, *words: str) -> tuple[int, str, str]:
+    """Follow a cluster until something is archived, and a signal comes: exit status, stdout and stderr."""
+    command = [str(METADCTL), "--endpoint", source.url.partition("//")[2], "backup", "take", str(where), "--follow"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "--every", "0.1", *words], stdout=pipe, stderr=pipe, text=True) as following:
+        wait_until(lambda: where.exists() and Repository(str(where)).backups(), "there is a backup")
+        put(source, 0, 100)
+        wait_until(lambda: Repository(str(where)).archived_groups(), "something is archived")
+        following.send_signal(number)
+        out, err = following.communicate(timeout=WAIT_S)
+    return following.returncode, out, err
+
+
+def test_a_signal_ends_a_follower_which_says_what_it_has_archived(tmp_path: Path) -> None:
+    """Once a program that read its JSON read nothing, and SIGTERM ended it without a word."""
+    with cluster(1, **SMALL) as source:
+        for number, ends_with in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            where = tmp_path / number.name
+            status, out, err = follow_until(number, source, where, "--json")
+            assert (status, err) == (ends_with, "metadctl: interrupted: the next backup copies only what is missing\n")
+            found = json.loads(out)
+            assert found["backup"] == Repository(str(where)).backups()[-1].name
+            assert found["archived_entries"] > 0
+            assert found["archived_bytes"] > 0
+        status, out, _ = follow_until(signal.SIGTERM, source, tmp_path / "words")
+        assert status == 143
+        assert re.search(r"^[1-9]\d* entries, .* were archived$", out.splitlines()[-1])
 
 
 async def test_a_restore_that_was_killed_goes_on_and_one_that_is_given_up_leaves_nothing(tmp_path: Path) -> None:

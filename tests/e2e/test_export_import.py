@@ -44,7 +44,7 @@ from metad_wire.families.core import TOPICS, Topic
 from metad_wire.messages import NEVER_S, SessionDisconnectItem
 from metad_wire.tables.access import Grant, Role
 from metad_wire.tables.tenants import Quota, is_scoped
-from waiting import until
+from waiting import WAIT_S, until
 
 METADCTL = Path(sys.executable).with_name("metadctl")
 SESSIONS = 2_500
@@ -383,7 +383,7 @@ async def test_an_export_has_each_record_once_while_slots_move(tmp_path: Path) -
         runs = 0
         while not moved.done() or runs == 0:
             runs += 1
-            made = await Export(m, tmp_path / str(runs), "acme", ["session"]).run()
+            made = await Export(m, tmp_path / str(runs), "acme", ["session"], WAIT_S).run()
             found = [json.loads(line)["client_id"] for line in written(tmp_path / str(runs))]
             assert len(found) == made.tables["session"] == len({*found}) == 4_000
         await moved

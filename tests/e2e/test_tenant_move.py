@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_metadctl import metadctl, printed
+from serving_brokers import idle_brokers
 
 from metad.embedded import Cluster, cluster
 from metad_backup.moving import MoveError, Progress, cancel, move
-from metad_client import Client, MetadError, connect
+from metad_client import Client, MetadError, blocking, connect
 from metad_client.errors import ConflictError, TenantMovedError, TenantMovingError
 from metad_wire import messages as m
 from waiting import WAIT_S, until
@@ -250,6 +252,34 @@ async def _run(*words: str, status: int = 0) -> subprocess.CompletedProcess[str]
     done = await asyncio.to_thread(subprocess.run, words, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == status, done.stderr
     return done
+
+
+def test_a_tenant_with_resources_stays_and_nothing_is_begun() -> None:
+    """Once the tenant was left half way: the first group had begun when another one found the resources."""
+    with idle_brokers(("b1", "b2")) as source, cluster(1, fsync=False) as target:
+        for words in ("orders --kind topic --replication 2", "jobs --kind classic_queue --replication 1"):
+            made = printed(source, *f"resources create t {words} --partitions 1".split())
+            assert made == {"created": True}
+        metadctl(source, "put", "kv", "t", "k", "v")
+        words = ("tenants", "move", "t", "--to", address(target))
+        status, out, err = metadctl(source, *words, "--json")
+        assert (status, err.count("\n")) == (1, 1)
+        found = json.loads(out)
+        assert (found["tenant"], found["moved"], found["reason"]) == ("t", False, "has_resources")
+        assert [(one["resource"], one["kind"], one["partitions"]) for one in found["resources"]] == [
+            ("jobs", "classic_queue", 1),
+            ("orders", "topic", 1),
+        ]
+        assert found["more"] is False
+        assert "jobs (classic_queue), orders (topic)" in err
+        assert "Nothing was done" in err
+        assert "metadctl resources delete t RESOURCE KIND" in err
+        status, out, err = metadctl(source, *words)
+        assert status == 1
+        assert "resources, which do not move" in out
+        assert metadctl(source, *words, "--cancel")[2].endswith("no move of tenant 't' is under way\n")
+        with blocking.connect(target.url) as there:
+            assert there.tenants.use("t") == []
 
 
 async def test_it_is_refused_where_it_must_not_go() -> None:

@@ -1,9 +1,9 @@
 """``metadctl``: reads and writes records, and manages a cluster, from a shell.
 
 Exit status: 0 when done, 1 with one line on stderr if metad (or the network) reports an error, 2 for a wrong command
-line. That of ``metadctl status --check`` is the verdict: 0 ok, 1 warning, 2 critical, 3 unknown, also if a file of our
-own cannot be used. Without ``--check`` it is 0 whatever the verdict is, or 3 if no node could be asked. With ``--wait``
-it is 0 once the verdict is as wanted, and otherwise as with ``--check``.
+line, 130 or 143 if SIGINT or SIGTERM ended it. That of ``metadctl status --check`` is the verdict: 0 ok, 1 warning,
+2 critical, 3 unknown, also if a file of our own cannot be used. Without ``--check`` it is 0 whatever the verdict is, or
+3 if no node could be asked. With ``--wait`` it is 0 once the verdict is as wanted, and otherwise as with ``--check``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from metad_wire.families import KNOWN
 from metad_wire.operator.authority import LEAF_DAYS
 from metad_wire.program.build import build
 from metad_wire.program.output import decode_arguments, escape_unprintable, print_nowhere, reader_may_leave
+from metad_wire.program.running import EXIT_TERMINATED, run_async
 from metad_wire.tables.broker import STATES, Broker
 from metad_wire.transport import Transport
 from metad_wire.transport.credentials import TlsFiles, client_files
@@ -112,6 +113,8 @@ PATHS: Final = frozenset(
 )
 """Arguments that name files."""
 WATCHED = sorted(name for name, table in KNOWN.items() if table.shows)
+TIMEOUT_S: Final = 10.0
+"""Where the command line says nothing, and the command has no other."""
 LOOKS_AGAIN, LOOK_AGAIN_S = 4, 0.25
 _BACKUPS_READ = 10  # lines at a time: the newest tells
 
@@ -160,8 +163,8 @@ examples:
   metadctl restore s3://backups/metad --at 30min
   metadctl watch kv --tenant config --from snapshot
 
-exit status: 0 done, 1 refused, 2 wrong command line; of `status --check` the
-  verdict: 0 ok, 1 warning, 2 critical, 3 unknown
+exit status: 0 done, 1 refused, 2 wrong command line, 130 and 143 interrupted;
+  of `status --check` the verdict: 0 ok, 1 warning, 2 critical, 3 unknown
 
 $METADCTL_ENDPOINT, $METADCTL_CONTEXT and $METADCTL_CONFIG (default
 ~/.config/metadctl/config.toml) say where the cluster is; flags win over them, and
@@ -200,6 +203,8 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         decode_arguments(arguments, PATHS)
     except UnicodeError:
         arguments.complain("an argument is not UTF-8")
+    if arguments.timeout is None:
+        arguments.timeout = getattr(arguments, "timeout_default", TIMEOUT_S)
     if "offline" in arguments:
         return _printed(lambda: int(arguments.offline(arguments)))
     try:
@@ -215,7 +220,7 @@ def main(argv: Sequence[str] | None = None, *, transport: Transport | None = Non
         reason = str(error)  # an exit status of 2 would say that the cluster is unwell
         return _printed(lambda: _show_unknown(Printer(arguments.json), reason))
     said = getattr(arguments, "if_interrupted", "")
-    return _printed(lambda: asyncio.run(_run(arguments, url, options, transport)), said)
+    return _printed(lambda: run_async(_run(arguments, url, options, transport)), said)
 
 
 def _printed(command: Callable[[], int], said: str = "") -> int:
@@ -235,10 +240,12 @@ def _printed(command: Callable[[], int], said: str = "") -> int:
         sys.stderr.write(f"metadctl: cannot write the output: {error.strerror}\n")
         print_nowhere()
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as end:
+        if isinstance(end, SystemExit) and end.code != EXIT_TERMINATED:
+            raise
         if said:
             sys.stderr.write(f"metadctl: interrupted: {said}\n")
-        return 130
+        return 130 if isinstance(end, KeyboardInterrupt) else EXIT_TERMINATED
 
 
 def _prepare(arguments: Arguments) -> None:
@@ -333,8 +340,7 @@ async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem], 
             if left_s <= 0:
                 raise
         else:
-            brokers = await _brokers(m)
-            backup, old = await _newest_backup(m, a)
+            brokers, (backup, old) = await asyncio.gather(_brokers(m, a), _newest_backup(m, a))
             found = problems(cluster, brokers or (), old)
             if left_s <= 0 or EXIT_STATUS[verdict(cluster, found, a.despite)] <= EXIT_STATUS[a.wait]:
                 return cluster, found, brokers, backup
@@ -348,18 +354,19 @@ async def _judged(m: Client, a: Arguments) -> tuple[ClusterView, list[Problem], 
 async def _looked(m: Client, a: Arguments) -> ClusterView:
     cluster = await look(m, a)
     for _ in range(LOOKS_AGAIN):
-        if not is_electing(cluster):
+        if not is_electing(cluster) or time.monotonic() + LOOK_AGAIN_S > a.until_s:
             break
         await asyncio.sleep(LOOK_AGAIN_S)
         cluster = await look(m, a)
     return cluster
 
 
-async def _brokers(m: Client) -> list[Broker] | None:
+async def _brokers(m: Client, a: Arguments) -> list[Broker] | None:
     """All brokers; None if nobody says so at once."""
+    deadline_s = min(STATUS_S, a.timeout)
     try:
-        async with asyncio.timeout(STATUS_S):
-            return [broker async for broker in m.brokers.list(deadline_s=STATUS_S)]
+        async with asyncio.timeout(deadline_s):
+            return [broker async for broker in m.brokers.list(deadline_s=deadline_s)]
     except (TimeoutError, MetadError):
         return None
 
@@ -369,13 +376,13 @@ async def _newest_backup(m: Client, a: Arguments) -> tuple[Backup | None, list[P
     read the trail is told of that only if it is asked for."""
     if a.check and a.backup_since is None:
         return None, []
-    now_ms, why = time.time_ns() // 1_000_000, ""
+    now_ms, why, deadline_s = time.time_ns() // 1_000_000, "", min(STATUS_S, a.timeout)
     newest: Backup | None = None
     lines = m.audit.list(
-        kind="admin", method_prefix="backup.end", newest_first=True, page_size=_BACKUPS_READ, deadline_s=STATUS_S
+        kind="admin", method_prefix="backup.end", newest_first=True, page_size=_BACKUPS_READ, deadline_s=deadline_s
     )
     try:
-        async with asyncio.timeout(STATUS_S):
+        async with asyncio.timeout(deadline_s):
             async for line in lines:
                 if line.outcome == "done" and line.names:
                     newest = Backup.of(line, now_ms)
@@ -478,7 +485,7 @@ def build_parser(words: Collection[str] | None = None) -> argparse.ArgumentParse
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"metadctl {build()}")
-    _common(parser, False, 10.0, None)
+    _common(parser, False, None, None)
     common = argparse.ArgumentParser(add_help=False)
     _common(common, argparse.SUPPRESS, argparse.SUPPRESS, argparse.SUPPRESS)
     commands = Commands(parser, common, metavar="COMMAND", required=True)
@@ -629,7 +636,12 @@ def _common(parser: argparse.ArgumentParser, as_json: Any, timeout: Any, nothing
     add_connection(parser, nothing)
     parser.add_argument("--json", action="store_true", default=as_json, help="print one JSON document")
     parser.add_argument(
-        "--timeout", type=seconds, default=timeout, metavar="S", help="give up after this long; default 10 s"
+        "--timeout",
+        type=seconds,
+        default=timeout,
+        metavar="S",
+        help=f"give up if nothing is answered for this long; default {TIMEOUT_S:g} s, of backup, restore and tenants "
+        "move 60 s",
     )
 
 

@@ -24,6 +24,7 @@ from metad_wire.families.assignment import PARTITIONS
 from metad_wire.families.core import TOPICS
 from metad_wire.families.core import Topic as TopicRecord
 from metad_wire.messages import Owner, TableRecord
+from metad_wire.program.running import run_async
 from metad_wire.tables.assignment import InSync, Partition, ResourceCreate
 from metad_wire.tables.broker import Broker
 
@@ -42,7 +43,6 @@ from ..load.workload import SessionUpdate, Settings
 from ..report import output
 from ..report.conclusion import conclude, reported
 from ..report.histogram import Latencies
-from ..running import run_async
 from ..target import open_client
 from .brokers import LOG, TASK, Ask, Line, double_served, name_of, open_brokers, read_uses
 

@@ -33,6 +33,7 @@ from metad_wire.errors import MetadError
 from metad_wire.families.core import TOPICS, Topic
 from metad_wire.operator.authority import Authority, Issued, issue_fleet
 from metad_wire.operator.tokens import line_of, new_token
+from metad_wire.program.running import run_async
 from metad_wire.tables.inflight import Inflight
 from metad_wire.tables.lease import LeaseGrantItem
 from metad_wire.tables.retained import RetainedPutItem
@@ -42,7 +43,6 @@ from metad_wire.transport.credentials import Principal, Role, TlsFiles, client_f
 from ..errors import ServerError
 from ..faults.members import START_S, Member, temporary_members
 from ..load.workload import kv_keys
-from ..running import run_async
 from ..spawn import disk_directory, metad_serve, security_of
 from .kinds import ALONE, POOR, SMALL, TENANTS, THREE, TOKENS
 from .peer import CROWD, CROWD_BROKER, LARGE_BYTES, LARGE_KEYS, Target

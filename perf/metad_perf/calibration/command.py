@@ -34,6 +34,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from metad_client import Client, MetadError, Options, SessionTakeoverItem
 from metad_client.errors import DeadlineExceededError, OverloadedError
 from metad_wire.messages import Owner, StatusReply
+from metad_wire.program.running import run_async
 
 from ..commands import CalibrationGrid
 from ..core_speed import CoreSpeed
@@ -41,7 +42,6 @@ from ..errors import ServerError, UsageError
 from ..load import measure
 from ..load.fleet import run_fleet
 from ..report import output
-from ..running import run_async
 from ..spawn import Server, Shape, cpu_s, disk_directory, program, temporary_server
 from ..storm import accounts, trace
 from ..target import open_client

@@ -24,6 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from metad_client import Options
+from metad_wire.program.running import run_async
 
 from ..commands import Cost
 from ..core_speed import CoreSpeed
@@ -35,7 +36,6 @@ from ..load.measure import Load, create, epoch_now, plans
 from ..load.prepare import records_needed
 from ..report import output
 from ..report.conclusion import conclude, reported
-from ..running import run_async
 from ..spawn import metad_serve
 from ..target import open_client
 from ..upgrade.release import unpacked

@@ -16,6 +16,7 @@ from metad_client import Client, Options
 from metad_client.errors import MetadError
 from metad_judge import linearizability
 from metad_wire.policy import Backoff
+from metad_wire.program.running import run_async
 
 from ..commands import Drill as Settings
 from ..errors import PerfError, ServerError, UsageError
@@ -26,7 +27,6 @@ from ..faults.members import Members, temporary_members
 from ..report import output
 from ..report.conclusion import reported
 from ..report.story import Story
-from ..running import run_async
 from ..target import open_client
 from .drills import DRILLS
 from .nodes import Nodes

@@ -19,6 +19,7 @@ from typing import Any, Final
 from metad_backup.moving import Moved, Progress, move
 from metad_client import Client, MetadError, TenantMovedError
 from metad_wire import messages as m
+from metad_wire.program.running import run_async
 from metad_wire.tables.retained import RetainedPutItem
 from metad_wire.tables.subscription import Subscription
 
@@ -28,7 +29,6 @@ from ..load.measure import epoch_now
 from ..load.prepare import PREPARE_BATCH, check, pour
 from ..report import output
 from ..report.conclusion import conclude, reported
-from ..running import run_async
 from ..spawn import Shape
 from .waiting import until
 

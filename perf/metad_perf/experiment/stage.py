@@ -13,13 +13,13 @@ from typing import Any
 
 from metad_client import Client, ClusterMap, Options
 from metad_judge.undisturbed import leaders
+from metad_wire.program.running import run_async
 
 from ..commands import Options as Settings
 from ..errors import ServerError, UsageError
 from ..faults.members import Member
 from ..report.conclusion import reported
 from ..report.story import Story
-from ..running import run_async
 from ..spawn import Shape
 from ..target import open_client
 from .actor import Actor, Role

@@ -28,13 +28,13 @@ from metad_client.errors import NotFoundError
 from metad_judge import linearizability
 from metad_wire.messages import StatusReply
 from metad_wire.policy import Backoff
+from metad_wire.program.running import run_async
 
 from ..commands import Crash
 from ..commands import Options as Settings
 from ..errors import PerfError, ServerError, UsageError
 from ..report import output
 from ..report.conclusion import conclude, reported
-from ..running import run_async
 from ..target import open_client
 from . import disks, netns
 from .availability import Availability, Window

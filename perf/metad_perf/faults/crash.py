@@ -21,11 +21,11 @@ from typing import Any
 from metad_client import Options
 from metad_judge.acknowledged import Verdict
 from metad_wire.policy import Backoff
+from metad_wire.program.running import run_async
 
 from ..commands import Crash
 from ..report import output
 from ..report.conclusion import conclude, reported
-from ..running import run_async
 from ..spawn import Server, temporary_server
 from ..target import open_client
 from .writers import LANES, RECORDS, Lane

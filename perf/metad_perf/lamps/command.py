@@ -17,6 +17,7 @@ from typing import Any, Final
 from msgspec.structs import asdict, replace
 
 from metad.server.lamps.alerts import ALERTS
+from metad_wire.program.running import run_async
 
 from ..commands import Lamps
 from ..errors import ServerError, UsageError
@@ -29,7 +30,6 @@ from ..report import output
 from ..report.conclusion import conclude, reported
 from ..report.histogram import Latencies
 from ..report.story import Story
-from ..running import run_async
 from .alerts import missing, play
 
 _LOADS: Final = (

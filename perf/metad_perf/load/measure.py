@@ -11,11 +11,11 @@ import msgspec
 from metad_client import Options
 from metad_wire.errors import MetadError
 from metad_wire.messages import StatusReply
+from metad_wire.program.running import run_async
 
 from .. import commands
 from ..errors import UsageError
 from ..report import output
-from ..running import run_async
 from ..spawn import temporary_server
 from ..target import open_client, target_of
 from .fleet import Result, run_fleet

@@ -18,6 +18,8 @@ from typing import Any
 
 import msgspec
 
+from metad_wire.program.running import run_async
+
 from ..commands import Compare
 from ..errors import UsageError, WorkerError
 from ..load.fleet import run_fleet
@@ -25,7 +27,6 @@ from ..load.measure import MIB, epoch_now
 from ..load.worker import Plan
 from ..load.workload import Settings
 from ..report import output
-from ..running import run_async
 from ..spawn import Shape, disk_directory
 from .catalog import KINDS, METAD, METAD_ALONE, Chosen, parse, with_pids
 from .loads import (

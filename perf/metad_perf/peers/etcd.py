@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..running import run_async
+from metad_wire.program.running import run_async
+
 from .etcd_client import member_status
 from .nodes import Nodes, find
 

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from metad_wire.program.running import run_async
+
 from ..commands import Grpc
 from ..errors import UsageError
 from ..load.fleet import run_fleet
 from ..load.measure import Load, account_of, create, epoch_now, plans
 from ..load.worker import OpenSource, open_metad
 from ..report import output
-from ..running import run_async
 from ..spawn import Server, temporary_server
 
 READ, WRITE = "session.get", "session.update"

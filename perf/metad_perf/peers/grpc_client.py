@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from metad_wire.errors import ERRORS
+from metad_wire.program.running import run_async
 
 from ..errors import PreparationError
 from ..load.draw import Values
@@ -17,7 +18,6 @@ from ..load.loop import Source
 from ..load.prepare import PREPARE_BATCH, pour
 from ..load.worker import Plan
 from ..load.workload import ABSENT, BROKER, DIFFERENT, EXPIRY_INTERVAL_S, TENANT, Settings, session_names
-from ..running import run_async
 from .baseline import CHANNEL_OPTIONS, pb, stubs
 
 

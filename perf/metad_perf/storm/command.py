@@ -24,6 +24,7 @@ from metad.config import load_config
 from metad_client import Client, Options
 from metad_judge.sessions import Verdict
 from metad_wire.messages import Owner, StatusReply
+from metad_wire.program.running import run_async
 from metad_wire.tables.broker import LIVE
 
 from .. import commands
@@ -34,7 +35,6 @@ from ..experiment.nodes import running
 from ..faults.members import Member
 from ..report import output
 from ..report.story import Story
-from ..running import run_async
 from ..spawn import disk_directory
 from ..target import open_client, target_of
 from . import accounts, trace

@@ -20,6 +20,7 @@ import msgspec
 from metad_client import Client, MetadError, NotFreshError, Options
 from metad_judge.freshness import Read, Writes, judge
 from metad_wire.messages import StatusReply
+from metad_wire.program.running import run_async
 
 from ..commands import Near
 from ..errors import ServerError
@@ -29,7 +30,6 @@ from ..faults.availability import names_in
 from ..faults.members import Members
 from ..report.conclusion import conclude, reported
 from ..report.histogram import Latencies
-from ..running import run_async
 from ..target import open_client
 from . import relay
 from .regions import NAMES, members_of

@@ -18,13 +18,13 @@ from typing import Any
 import msgspec
 
 from metad_client import Backoff, Client, Options, connect
+from metad_wire.program.running import run_async
 
 from ..commands import Wan
 from ..errors import ServerError, UsageError
 from ..faults import netns
 from ..report import output
 from ..report.conclusion import reported
-from ..running import run_async
 from ..spawn import disk_directory
 from . import relay
 from .cells import CLIENT, SERVER, served

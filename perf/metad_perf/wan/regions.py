@@ -20,6 +20,7 @@ from typing import Any
 from metad_client import Client
 from metad_judge import linearizability
 from metad_wire.messages import StatusReply
+from metad_wire.program.running import run_async
 
 from ..commands import Wan
 from ..errors import ServerError, UsageError
@@ -29,7 +30,6 @@ from ..faults.members import Member, Members
 from ..report import output
 from ..report.conclusion import reported
 from ..report.histogram import Latencies
-from ..running import run_async
 from ..spawn import disk_directory, issued, metad_serve
 from . import relay
 from .relay import Places

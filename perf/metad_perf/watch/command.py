@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 
 from metad_client import Client, Options, Watch
+from metad_wire.program.running import run_async
 
 from .. import commands
 from ..experiment.nodes import quiet, rss_bytes
@@ -30,7 +31,6 @@ from ..experiment.windows import configured, window
 from ..load.measure import Load
 from ..report import output
 from ..report.conclusion import reported
-from ..running import run_async
 from ..spawn import disk_directory
 from ..target import open_client
 from . import slow

@@ -160,17 +160,17 @@ async def _list(m: Client, a: Arguments, printer: Printer) -> None:
 
 async def _get(m: Client, a: Arguments, printer: Printer) -> None:
     found = present(await m.tables.get(a.table), _no_table(a))
-    fields, building = [_field_row(field) for field in found.declaration.fields], await _building(m, found)
+    fields, building = [_field_row(field) for field in found.declaration.fields], await _building(m, a, found)
     facts = _row(found) | {"being built": building, "about": found.declaration.about}
     printer.document(declaration_document(found) | {"building": building}, facts, [("fields", fields)])
 
 
-async def _building(m: Client, found: DeclaredTable) -> list[str]:
+async def _building(m: Client, a: Arguments, found: DeclaredTable) -> list[str]:
     """The indexes by which no list is to be had yet."""
     table, building = found.table(), list[str]()
     for name in [*table.indexes][table.first_indexes :]:
         try:
-            await first(m.table(table).list_by(name, page_size=1, deadline_s=_LOOK_S), 1)
+            await first(m.table(table).list_by(name, page_size=1, deadline_s=min(_LOOK_S, a.timeout)), 1)
         except IndexBuildingError:
             building.append(name)
     return building

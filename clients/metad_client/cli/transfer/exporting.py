@@ -41,8 +41,6 @@ LISTED: Final = {"role": "roles", "principal": "principals", "quota": "quotas"}
 _AT_ONCE: Final = 500
 """Tables of one snapshot."""
 _BUFFER_BYTES: Final = 256 * 1024
-_WAIT_S: Final = 60.0
-"""For slots that are on their way from group to group."""
 _RETRY_S: Final = 0.2
 
 
@@ -88,10 +86,12 @@ def tables(declared: Sequence[Table[Any]] = ()) -> dict[str, Exported]:
 
 
 class Export:
-    """Writes a directory. It must not be there, or be empty. Raises InvalidRequestError."""
+    """Writes a directory. It must not be there, or be empty. ``wait_s``: for the next rows of a group, and for slots
+    that are on their way from group to group. Raises InvalidRequestError."""
 
-    def __init__(self, m: Client, directory: Path, tenant: str | None, wanted: Sequence[str]) -> None:
+    def __init__(self, m: Client, directory: Path, tenant: str | None, wanted: Sequence[str], wait_s: float) -> None:
         self._m = m
+        self._wait_s = wait_s
         self._directory = directory
         self._tenant = tenant
         self._wanted = wanted
@@ -174,13 +174,15 @@ class Export:
             if slotless:
                 await self._snapshot(METADATA, slotless, files, None)
             routed = [one for one in some if one.table.routing]
-            left, late_s = set(range(SLOTS)), time.monotonic() + _WAIT_S
+            left, came_s = set(range(SLOTS)), time.monotonic()
             while routed and left:
                 known = (await self._m.cluster.map()).map
                 for group, slots in ({} if known is None else known.holders(kind)).items():
                     if wanted := left & {*slots}:
-                        left -= await self._snapshot(group, routed, files, wanted)
-                if left and time.monotonic() > late_s:
+                        held = await self._snapshot(group, routed, files, wanted)
+                        left -= held
+                        came_s = time.monotonic() if held else came_s
+                if left and time.monotonic() > came_s + self._wait_s:
                     raise DeadlineExceededError(
                         f"{len(left)} slots of kind {kind} are on their way from group to group"
                     )
@@ -196,7 +198,7 @@ class Export:
         asked = range(SLOTS) if slots is None else sorted(slots)
         with TemporaryDirectory(dir=self._directory, prefix=".rows-") as scratch, contextlib.ExitStack() as stack:
             rows = _Rows(Path(scratch), self._shapes, stack)
-            async with self._m.snapshot(group, watched, slots=asked) as snapshot:
+            async with self._m.snapshot(group, watched, slots=asked, idle_timeout_s=self._wait_s) as snapshot:
                 async for part in snapshot:
                     if part.first:
                         rows.clear()

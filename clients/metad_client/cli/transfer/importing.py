@@ -99,7 +99,7 @@ def _which(parser: Parser) -> None:
 
 async def _export(m: Client, a: Arguments, printer: Printer) -> None:
     try:
-        made = await Export(m, a.directory, a.tenant, a.table).run()
+        made = await Export(m, a.directory, a.tenant, a.table, a.timeout).run()
     except OSError as error:
         raise InvalidRequestError(f"{error.filename or a.directory}: {error.strerror}") from None
     rows = [{"table": name, "records": count} for name, count in made.tables.items() if count]

@@ -1,4 +1,5 @@
-"""Runs coroutines so that SIGTERM ends a command in good order: servers killed, directories removed, exit code 143.
+"""Runs coroutines so that SIGTERM ends a command in good order: servers killed, directories removed, what was done
+printed, exit code 143.
 
 Outside of an event loop, a plain signal handler that raises an exception would do. Inside of one the exception may come
 up in the middle of a transport's callback, where loops report it and continue.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
 from collections.abc import Coroutine
 from typing import Any, NoReturn, TypeVar
 
@@ -22,8 +24,11 @@ def exit_on_sigterm() -> None:
 
 
 def run_async(main: Coroutine[Any, Any, T]) -> T:
-    """Like ``asyncio.run``; SIGTERM cancels it and then raises SystemExit."""
-    terminated = False
+    """Like ``asyncio.run``; SIGTERM cancels it and then raises SystemExit. In another thread than the main one, which
+    alone can hear signals, it is ``asyncio.run``."""
+    if threading.current_thread() is not threading.main_thread():
+        return asyncio.run(main)
+    terminated, before = False, signal.getsignal(signal.SIGTERM) or signal.SIG_DFL
 
     async def cancelled_by_sigterm() -> T:
         loop = asyncio.get_running_loop()
@@ -40,7 +45,7 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
             return await main
         finally:
             loop.remove_signal_handler(signal.SIGTERM)
-            exit_on_sigterm()
+            signal.signal(signal.SIGTERM, before)
 
     try:
         return asyncio.run(cancelled_by_sigterm())
