@@ -7,7 +7,7 @@ from typing import Any
 from zlib import crc32
 
 from metad_client import Client, ConflictError, Options
-from metad_wire.cluster import METADATA, GroupId
+from metad_wire.cluster import METADATA, GroupId, unpack_slots
 from metad_wire.errors import MetadError
 from metad_wire.key import SLOT_MASK, text
 from metad_wire.tables.feature import LEADER_REGIONS, REMOVED_GROUPS
@@ -124,6 +124,27 @@ def group_is_removed_while_its_leader_dies() -> None:
                 sim.start()
         scene.require_settled(_SETTLED_S)
         scene.check(b"1")
+
+
+@scenario
+def slots_of_two_groups_move_at_once_while_a_leader_dies() -> None:
+    """Neither move waits for the other, and each ends, also that whose source has another leader by now."""
+    with _Scene(data=2) as scene:
+        scene.fill(b"1")
+        scene.order(lambda c: c.cluster.move_slots(group="data-0", half=True))
+        scene.order(lambda c: c.cluster.move_slots(group="data-1", half=True))
+        moves = [(move.source, move.target) for move in scene.map.moves]
+        assert (1, 3) in moves, f"the second is not under way: {moves}"
+        scene.refuses(lambda c: c.cluster.move_slots("data-0", group="data-3"), "data-3 has")
+        scene.lead(_OTHER).crash(power=False)
+        scene.fill(b"2")
+        for sim in scene.nodes.values():
+            if not sim.up:
+                sim.start()
+        scene.require_settled(_SETTLED_S)
+        owners = unpack_slots(scene.map.slots["data"])
+        assert {owner: owners.count(owner) for owner in range(4)} == dict.fromkeys(range(4), 256)
+        scene.check(b"2")
 
 
 @scenario
