@@ -326,7 +326,8 @@ def test_two_imports_of_one_directory_do_not_refuse_what_the_other_has_written(t
         said = [(*one.communicate(timeout=120), one.returncode) for one in both]
         assert not (tmp_path / "refused").exists()
         for _, err, status in said:
-            assert (status, err) in (
+            last = "".join(line for line in err.splitlines(keepends=True) if "so far" not in line)  # on a busy machine
+            assert (status, last) in (
                 (0, ""),
                 (1, f"metadctl: {tmp_path}: another import of it is under way\n"),
             )
