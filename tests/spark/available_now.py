@@ -2,7 +2,7 @@
 
     python tests/spark/available_now.py --runs 20 --keys 500000
 
-Each run is a new query with ``trigger(availableNow=True)``. Beside it, a client writes other keys as fast as it can, and
+Each run is a new query with ``trigger(availableNow=True)``. Beside it a client writes other keys as fast as it can, and
 a process for each core computes. Exit code 1: a run was not whole.
 """
 
