@@ -9,6 +9,7 @@ import http.client
 import os
 import re
 import shutil
+import statistics
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -37,6 +38,8 @@ NAME = "client-%010d"
 PAGES_READ = 25
 """More than the console keeps to go back to."""
 ROWS = 200
+LOOKS = 3 if IS_MEASURED else 1
+"""At each page."""
 
 
 class World(NamedTuple):
@@ -105,7 +108,7 @@ SHOWS = {
     f"/watch?table=session&tenant={TENANT}&prefix=client-": "watching",
     "/storm": "items wait",
     "/busy": "Who asks for most",
-    "/events": "leader",
+    "/events": "level",
     "/disks": "without TLS",
     "/audit": "page 1",
 }
@@ -113,22 +116,26 @@ SHOWS = {
 
 @pytest.mark.timeout(60 * MINUTES_MAX)
 def test_no_page_takes_longer_with_many_sessions_and_groups(world: World, browser: Browser) -> None:
-    """The server's time is that of the page and of the records on it; a first request warms the templates up."""
+    """The server's time is that of the page and of the records on it. Medians of some looks: what else the machine does
+    delays one now and then."""
     browser.open(world.at("/"))
     browser.sees(SHOWS["/"], f"{GROUPS:,} of {GROUPS:,}")
     slow = []
     for path, text in SHOWS.items():
-        browser.open(world.at(path))
-        browser.sees(text)
-        server_ms, paint_ms = browser.timings()
-        read_ms = read(browser)
+        figures = []
+        for _ in range(LOOKS):
+            browser.open(world.at(path))
+            browser.sees(text)
+            server_ms, paint_ms = browser.timings()
+            figures.append((server_ms + (read(browser) or 0), server_ms, paint_ms))
+        total_ms, server_ms, paint_ms = (statistics.median(one) for one in zip(*figures, strict=True))
         rows = browser.run("return Math.max(0, ...[...document.querySelectorAll('tbody')].map(one => one.rows.length))")
         size = browser.run("return performance.getEntriesByType('navigation')[0].decodedBodySize")
-        read_said = "" if read_ms is None else f", records after {read_ms} ms"
-        print(f"{path}: server {server_ms:.1f} ms{read_said}, first paint {paint_ms:.0f} ms, {size / 1024:.0f} KiB")
+        page = f"{path}: server {total_ms:.0f} ms ({server_ms:.0f} ms without records), first paint {paint_ms:.0f} ms"
+        print(f"{page}, {size / 1024:.0f} KiB")
         assert rows <= ROWS, path
-        if server_ms + (read_ms or 0) > SERVER_MS_MAX or paint_ms > PAINT_MS_MAX:
-            slow.append((path, server_ms, read_ms, paint_ms))
+        if total_ms > SERVER_MS_MAX or paint_ms > PAINT_MS_MAX:
+            slow.append(page)
     assert not slow
     assert browser.complaints() == []
 
@@ -151,8 +158,10 @@ def test_each_next_page_takes_as_long_as_the_first(world: World, browser: Browse
         assert found is not None
         seen.append(found)
         browser.types("n")
-    print(f"{PAGES_READ} pages of {ROWS} sessions: {min(seen)} to {max(seen)} ms each")
-    assert max(seen) <= SERVER_MS_MAX
+    typical_ms = statistics.median(seen)
+    print(f"{PAGES_READ} pages of {ROWS} sessions: {min(seen)} to {max(seen)} ms each, {typical_ms:.0f} in the median")
+    assert typical_ms <= SERVER_MS_MAX
+    assert statistics.median(seen[-5:]) <= SERVER_MS_MAX, "a page far behind is as quick"
     browser.open(world.at(records("session", NAME % (SESSIONS // 2))))
     browser.press(NAME % (SESSIONS // 2))
     browser.sees("One record of session", '"expiry_interval_s"')
@@ -176,13 +185,14 @@ def test_live_pages_do_not_stall_the_console(world: World, browser: Browser) -> 
         browser.open(world.at(path))
         browser.sees(SHOWS[path])
     took_ms = sorted(asked_ms(world.console) for _ in range(200))
-    print(f"beside four live pages of {GROUPS:,} groups: a file after {took_ms[100]:.1f} ms, {took_ms[-1]:.1f} at most")
+    late_ms = took_ms[-10]  # of twenty, one may be late by what else the machine does
+    print(f"beside four live pages of {GROUPS:,} groups: a file after {took_ms[100]:.1f} ms, 95 % within {late_ms:.1f}")
     for window in browser.driver.window_handles:
         if window != first:
             browser.driver.switch_to.window(window)
             browser.driver.close()
     browser.driver.switch_to.window(first)
-    assert took_ms[-1] <= SERVER_MS_MAX
+    assert late_ms <= SERVER_MS_MAX
 
 
 def asked_ms(console: Console) -> float:
