@@ -25,7 +25,7 @@ help:
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
 	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
 	@echo "make console-test  drive the console with a real Chromium, which Debian's packages install (METAD_SCREENSHOTS=DIR,"
-	@echo "                   METAD_CONSOLE_SESSIONS=10000000, METAD_CONSOLE_GROUPS=1000: see tests/README.md)"
+	@echo "                   METAD_CONSOLE_SESSIONS=10000000, METAD_CONSOLE_GROUPS=1000: a measurement then)"
 	@echo "make import-test  import from a real etcd and a real ZooKeeper, which Debian's packages install"
 	@echo "make test-fast  run the quick tests of pure code, golden bytes and contracts"
 	@echo "make test-touched  run the tests nearest to what git diff shows, for 20 seconds (SINCE=COMMIT)"
