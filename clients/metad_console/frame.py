@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
 
 from nicegui import Client as Browser
 from nicegui import ui
 
+from metad_client import Watch
 from metad_client.cli import overview
 from metad_client.cli.printing import in_line
 from metad_client.errors import ClosedError, PermissionDeniedError, UnauthenticatedError
 
+from .polling import LATE_MS
 from .sessions import Session
 
 REFRESH_S: Final = 0.5
@@ -63,6 +67,24 @@ def reason(error: Exception, what: str) -> str:
     if isinstance(error, TimeoutError):
         return f"No answer in time for {what}."
     return in_line(f"{what} could not be read: {error}")
+
+
+def clock(at_s: float) -> str:
+    """A Unix time of today, as a person reads it."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%H:%M:%SZ")
+
+
+def late(watched: Watch[Any] | None, begun_s: float) -> str:
+    """That a watch may lack what is new, as a person is told; empty if the nodes have said of late that it does not.
+    ``begun_s``: since when they are asked, by the monotonic clock."""
+    age_ms = None if watched is None else watched.age_ms
+    if age_ms is None:
+        age_ms = (time.monotonic() - begun_s) * 1_000
+    if age_ms < LATE_MS:
+        return ""
+    return (
+        f"The nodes have said nothing since {clock(time.time() - age_ms / 1_000)}: what changed then is not shown yet."
+    )
 
 
 def tag(kind: str, text: str = "", *, classes: str = "", **properties: str | bool) -> ui.element:
@@ -134,6 +156,7 @@ def frame(path: str, title: str, about: str = "") -> Iterator[Session]:
                 tag("h1", title)
                 if about:
                     tag("p", about)
+            _age(session)
             yield session
     ui.skip_link("To the content", target=main)
     with tag("dialog", classes="keys", aria_label="Keys"):
@@ -176,13 +199,30 @@ def _top(session: Session) -> None:
         reading = session.poll.reading
         if reading is None:
             return
-        judged = "unknown" if reading.error is not None else reading.judged
+        judged = "unknown" if reading.error is not None or session.poll.is_late else reading.judged
         chip.set_text(judged)
         chip.classes(replace=f"chip {judged}")
         name = reading.cluster.cluster_id if reading.cluster is not None else ""
         cluster.set_text(f"cluster {name}" if name else "")
 
-    each_reading(session, show)
+    show()
+    ui.timer(REFRESH_S, show)
+
+
+def _age(session: Session) -> None:
+    """Say how old the state of the cluster is that the page shows, once it is old."""
+    said = problem("")
+
+    def look() -> None:
+        age_ms = session.poll.age_ms()
+        if age_ms is None or not session.poll.is_late:
+            said.set_text("")
+            return
+        since = clock(time.time() - age_ms / 1_000)
+        said.set_text(f"The cluster has not answered since {since}: its state is shown as it was then.")
+
+    look()
+    ui.timer(REFRESH_S, look)
 
 
 def _who(session: Session) -> str:

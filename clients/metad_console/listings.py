@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
@@ -12,7 +13,7 @@ from metad_client import Client
 from metad_client.cli.printing import cell
 from metad_client.errors import MetadError
 
-from .frame import button, label, problem, reason, tag
+from .frame import button, clock, label, problem, reason, tag
 from .pager import ROWS_MAX, Pager
 from .sessions import Session
 
@@ -22,6 +23,7 @@ READ_S: Final = 5.0
 """A page of a listing that takes longer is given up: a person tries again, or asks for less."""
 SCOPES: Final = ("tenant", "namespace")
 """Columns that seldom tell records apart."""
+_BEFORE: Final = "read before"
 
 
 class Table(ui.element, component="static/rows.js"):
@@ -130,23 +132,29 @@ class Listed(Generic[Record]):
         if self._busy.locked():
             return  # a person who clicks twice wants one page
         async with self._busy:
+            said, begin_s = self._where.text, time.perf_counter()
+            self._where.set_text("reading …")
             try:
                 async with asyncio.timeout(READ_S):
                     if self._pager is None:
                         client = await self._session.client()
                         self._pager = Pager(self._records(client))
-                    await self._pager.forward()
+                    is_read = await self._pager.forward()
             except (MetadError, TimeoutError, RuntimeError) as error:
                 self._problem.set_text(reason(error, self._what))
+                self._where.set_text(said)
             else:
                 self._problem.set_text("")
                 self._show()
+                took_ms = (time.perf_counter() - begin_s) * 1_000
+                self._say(f"read at {clock(time.time())} in {took_ms:.0f} ms" if is_read else _BEFORE)
 
     def back(self) -> None:
         """Show the page before."""
         if self._pager is not None and not self._busy.locked():
             self._pager.back()
             self._show()
+            self._say(_BEFORE)
 
     async def again(self) -> None:
         """Begin at the first page, as it is now."""
@@ -165,9 +173,13 @@ class Listed(Generic[Record]):
         assert pager is not None
         self._shown = pager.rows
         self._table.show([self._row_of(record) for record in self._shown])
-        more = ", and there are more" if pager.has_more else ""
-        count = "1 record" if len(self._shown) == 1 else f"{len(self._shown):,} records"
-        self._where.set_text(f"page {pager.number}: {count}{more}")
         for each, is_on in ((self._back, pager.has_back), (self._next, pager.has_more)):
             each.props["disabled"] = not is_on
             each.update()
+
+    def _say(self, when: str) -> None:
+        pager = self._pager
+        assert pager is not None
+        more = ", and there are more" if pager.has_more else ""
+        count = "1 record" if len(self._shown) == 1 else f"{len(self._shown):,} records"
+        self._where.set_text(f"page {pager.number}: {count}{more}; {when}")

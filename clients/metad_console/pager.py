@@ -61,15 +61,16 @@ class Pager(Generic[Record]):
         """Whether the page before is still in memory."""
         return self._at > 0
 
-    async def forward(self) -> None:
-        """Show the next page. Raises what the listing raises, and again after that."""
+    async def forward(self) -> bool:
+        """Show the next page; whether it was read for that, and not kept. Raises what the listing raises, and again
+        after that."""
         if self._broken is not None:
             raise self._broken
         if self._at < len(self._kept) - 1:
             self._at += 1
-            return
+            return False
         if self._ended:
-            return
+            return False
         try:
             found = await self._page()
         except BaseException as error:
@@ -82,6 +83,7 @@ class Pager(Generic[Record]):
             self._kept.popleft()
             self._sizes.popleft()
         self._at, self._read = len(self._kept) - 1, self._read + 1
+        return True
 
     def back(self) -> None:
         """Show the page before, if it is still in memory."""

@@ -21,6 +21,9 @@ from metad_wire.tables.broker import STATES
 from .samples import SAMPLES_MAX, Meter, Sample
 
 POLL_S: Final = 1.0
+LATE_MS: Final = 5_000
+"""A state of the cluster that is older is not shown without saying so. A node that does not answer delays each by
+:data:`~metad_client.cli.looking.STATUS_S`, and so may the count of brokers."""
 ELECTING_S: Final = 0.25
 """While a group changes its leader, look again sooner, and say so only if that does not end."""
 ELECTING_MAX: Final = 4
@@ -51,13 +54,24 @@ class Poll:
         self._client, self._is_wanted = client, is_wanted
         self._meter = Meter()
         self._task: asyncio.Task[None] | None = None
+        self._good_s: float | None = None  # when the last reading without an error was there
         self._brokers: dict[str, int] | None = None
         self._brokers_s = -BROKERS_S
 
     def wake(self) -> None:
-        """Begin to ask, unless that is so."""
+        """Begin to ask, unless that is so. What was read for pages that are gone is forgotten."""
         if self._task is None or self._task.done():
+            self.reading, self._good_s = None, None
             self._task = asyncio.get_running_loop().create_task(self._run(), name="console-poll")
+
+    def age_ms(self) -> int | None:
+        """For how long there has been no answer; None before the first one."""
+        return None if self._good_s is None else int((time.monotonic() - self._good_s) * 1_000)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the last answer is too old to be shown as if it were new."""
+        return (self.age_ms() or 0) >= LATE_MS
 
     async def close(self) -> None:
         """Ask no more."""
@@ -71,6 +85,7 @@ class Poll:
             begin_s = time.monotonic()
             try:
                 self.reading = await self._read()
+                self._good_s = time.monotonic()
             except MetadError as error:
                 self.reading = Reading(time.time(), error)
             self.number += 1

@@ -161,7 +161,8 @@ class Controller:
             self._seen.leads_no_longer(record.group_id)
             if record.group_id != METADATA and self._config.node_id not in (*record.replicas, *record.learners):
                 self._retire(record)
-        for group in [group for group in groups.drivers if groups.map.has_removed(group)]:
+        there = {record.group_id for record in groups.map.groups}  # the map looks for one group in all of them
+        for group in [one for one in groups.drivers if one not in there and groups.map.has_removed(one)]:
             if not groups.drivers[group].installing:
                 self._host.close_group(group)
         self._migrations.follow(groups.map)

@@ -145,6 +145,13 @@ class Browser:
         """What the browser complained about since it was asked last."""
         return [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
 
+    def timings(self) -> tuple[float, float]:
+        """Of the page that is shown: how long the server took, and when the first paint was, milliseconds."""
+        server = "return performance.getEntriesByType('navigation')[0].serverTiming[0].duration"
+        paint = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+        wait_until(lambda: self.run(paint) is not None, "the first paint")
+        return float(self.run(server)), float(self.run(paint))
+
     def shot(self, name: str) -> None:
         if SHOTS:
             Path(SHOTS).mkdir(parents=True, exist_ok=True)

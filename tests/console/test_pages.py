@@ -89,7 +89,7 @@ def test_every_page_is_drawn_without_a_complaint_of_the_browser(world: World, br
                 assert browser.run("return document.body.classList.contains('body--dark')") is dark
                 wide = browser.run("return [document.documentElement.scrollWidth, window.innerWidth]")
                 assert wide[0] <= wide[1], f"{path} is {wide[0]} wide on {wide[1]}"
-                figures.append((path, width, *timings(browser)))
+                figures.append((path, width, *browser.timings()))
     assert browser.complaints() == []
     for path, width, server_ms, paint_ms in figures:
         print(f"{path:10} {width:5} px: server {server_ms:6.1f} ms, first paint after {paint_ms:6.1f} ms")
@@ -97,14 +97,6 @@ def test_every_page_is_drawn_without_a_complaint_of_the_browser(world: World, br
     assert max(server_ms for _, _, server_ms, _ in figures) < 2_500
     assert max(paint_ms for *_, paint_ms in figures) < 5_000
     browser.looks(1200, dark=False)
-
-
-def timings(browser: Browser) -> tuple[float, float]:
-    """Of the page that is shown: how long the server took, and when the first paint was, milliseconds."""
-    server = "return performance.getEntriesByType('navigation')[0].serverTiming[0].duration"
-    paint = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
-    wait_until(lambda: browser.run(paint) is not None, "the first paint")
-    return float(browser.run(server)), float(browser.run(paint))
 
 
 def test_the_verdict_is_that_of_metadctl(world: World, browser: Browser) -> None:

@@ -49,7 +49,11 @@ class Nodes:
         self._founders = f"seeds = {{ {_inline({name: self.peers[name] for name in founders})} }}"
         if isinstance(founders, Mapping):
             self._founders += f"\nseed_regions = {{ {_inline(founders)} }}"
-        self.start_all(founders)
+        try:
+            self.start_all(founders)
+        except BaseException:
+            self.__exit__(None, None, None)  # nobody else would end them
+            raise
 
     def start(self, name: str, *, join: str = "", top: str = "") -> Server:
         """Start a node, or start it again. ``join``: id of a node to join through; ``top``: settings of its own."""

@@ -224,12 +224,17 @@ def _open(session: Signed, asked: Asked, record: Any) -> None:
     cut = f"\n… {len(text) - DOCUMENT_CHARS_MAX:,} characters more" if len(text) > DOCUMENT_CHARS_MAX else ""
     with dialog(f"One record of {asked.kind}", "record") as shown:
         with tag("pre", tabindex="0"):
-            ui.label(text[:DOCUMENT_CHARS_MAX] + cut).props["tag"] = "span"
+            ui.label(_seen(text[:DOCUMENT_CHARS_MAX]) + cut).props["tag"] = "span"
         failed = problem("")
         with tag("div", classes="row-of-buttons"):
             if session.may_write:
                 _delete_button(session, asked, record, failed, shown)
             button("Close", shown.close, "primary")
+
+
+def _seen(text: str) -> str:
+    """Lines of JSON, with what would turn the direction of writing, or is invisible, as JSON writes it."""
+    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
 
 
 def _delete_button(session: Signed, asked: Asked, record: Any, failed: ui.label, shown: ui.dialog) -> None:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from nicegui import ui
 
-from metad_client import Watched
+from metad_client import Watch, Watched
 from metad_client.cli import people
 from metad_client.errors import MetadError
 
-from ..frame import button, each_reading, frame, headline, label, problem, reason, tag
+from ..frame import button, clock, each_reading, frame, headline, label, late, problem, reason, tag
 from ..samples import SAMPLES_MAX, Sample
 from ..sessions import Session
 
@@ -123,6 +122,8 @@ class _Takeovers:
         self._task: asyncio.Task[None] | None = None
         self._count = self._counted = 0
         self._is_open = False
+        self._watched: Watch[Any] | None = None
+        self._begun_s: float | None = None
         self._seconds: deque[tuple[float, int]] = deque(maxlen=SAMPLES_MAX)
         tag("h2", "Sessions taken over")
         with tag("div", classes="pager"):
@@ -135,6 +136,7 @@ class _Takeovers:
 
     def _begin(self) -> None:
         if self._task is None:
+            self._begun_s = time.monotonic()
             self._task = asyncio.get_running_loop().create_task(self._run(), name="console-takeovers")
             self._button.set_visibility(False)
             self._chart.section.set_visibility(True)
@@ -147,17 +149,21 @@ class _Takeovers:
     async def _run(self) -> None:
         try:
             m = await self._session.client()
-            async with m.watch(Watched("session", rows=("owner",)), keys_only=True, progress_s=PROGRESS_S) as watched:
-                async for batch in watched:
+            async with m.watch(Watched("session", rows=("owner",)), keys_only=True, progress_s=PROGRESS_S) as found:
+                self._watched = found
+                async for batch in found:
                     self._is_open = True  # from the first word of progress on, every change comes
                     # Counted as they came: to decode a hundred thousand a second would stall every page.
                     self._count += sum(len(changes) for _, changes in batch.entries)
         except MetadError as error:
+            self._begun_s = None  # it has ended
             self._problem.set_text(reason(error, "sessions"))
 
     def _show(self) -> None:
         self._seconds.append((time.time(), self._count - self._counted))
         self._counted = self._count
-        since = datetime.fromtimestamp(self._seconds[0][0], UTC).strftime("%H:%M:%SZ")
+        since = clock(self._seconds[0][0])
+        if self._begun_s is not None:
+            self._problem.set_text(late(self._watched, self._begun_s))
         self._said.set_text(f"{'counting' if self._is_open else 'opening'}, {self._count:,} since {since}")
         self._chart.show([at for at, _ in self._seconds], [count for _, count in self._seconds])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 from nicegui import ui
 
-from metad_client import Client, WatchEvent
+from metad_client import Client, Watch, WatchEvent
 from metad_client.cli.command_line import WATCHED
 from metad_client.cli.printing import cell
 from metad_client.cli.watching import shown
@@ -19,7 +18,7 @@ from metad_client.errors import MetadError
 from metad_wire.families import KNOWN
 
 from ..forms import Field, filters
-from ..frame import button, frame, label, problem, reason, tag
+from ..frame import button, clock, frame, label, late, problem, reason, tag
 from ..listings import READ_S, Row, Table
 from ..pager import ROWS_MAX
 from ..sessions import Session
@@ -41,6 +40,8 @@ class Changes:
         self.seen = 0
         self.error: Exception | None = None
         self.is_open = False
+        self.begun_s = time.monotonic()
+        self.watched: Watch[Any] | None = None
         self._session = session
         self._table, self._tenant, self._prefix = table, tenant, prefix
 
@@ -55,15 +56,15 @@ class Changes:
         table: Any = self._table if self._table in KNOWN else await m.tables.open(self._table, deadline_s=READ_S)
         async with m.watch(
             table, tenant=self._tenant or None, prefix=self._prefix, progress_s=PROGRESS_S, buffer_bytes=BUFFER_BYTES
-        ) as watched:
-            async for batch in watched:
+        ) as self.watched:
+            async for batch in self.watched:
                 self.is_open = True  # from the first word of progress on, every change comes
                 events = batch.events
                 self.seen += len(events)
                 # Only the last ones are seen; to make lines of the others would stall every page.
                 self.lines.extend(_line(event) for event in events[-ROWS_MAX:])
                 if batch.kind == "gap":
-                    self.lines.append({"time": _clock(0), "change": "GAP", "what": "changes are lost here"})
+                    self.lines.append({"time": clock(time.time()), "change": "GAP", "what": "changes are lost here"})
                 await asyncio.sleep(0)
 
 
@@ -71,11 +72,8 @@ def _line(event: WatchEvent) -> Row:
     table = event.table if event.row in ("record", event.table) else f"{event.table}/{event.row}"
     key = "" if event.key is None else "/".join(map(cell, msgspec.structs.astuple(event.key)))
     what = "" if event.record is None else shown(event)[:WHAT_CHARS_MAX]
-    return {"time": _clock(event.time_ms), "change": event.kind.name, "table": table, "key": key, "what": what}
-
-
-def _clock(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1_000 if at_ms else time.time(), UTC).strftime("%H:%M:%SZ")
+    at_s = event.time_ms / 1_000 if event.time_ms else time.time()
+    return {"time": clock(at_s), "change": event.kind.name, "table": table, "key": key, "what": what}
 
 
 def page(table: str = "", tenant: str = "", prefix: str = "") -> None:
@@ -117,8 +115,8 @@ def _show(session: Session, changes: Changes) -> None:
         nonlocal drawn, task
         if task is None:
             task = asyncio.get_running_loop().create_task(changes.run(), name="console-watch")
-        if changes.error is not None:
-            failed.set_text(reason(changes.error, "these changes"))
+        error = changes.error
+        failed.set_text(late(changes.watched, changes.begun_s) if error is None else reason(error, "these changes"))
         state = "watching" if changes.is_open else "opening"
         said.set_text(
             f"{'paused' if paused else state}; {changes.seen:,} changes seen"

@@ -1,4 +1,4 @@
-// Keys of the console, and the choice of light or dark. Nothing here talks to the server.
+// Keys of the console, the choice of light or dark, and a new page for one that is over.
 (() => {
   const typing = (at) => at && (at.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(at.tagName));
   const click = (selector) => [...document.querySelectorAll(selector)].find((one) => one.offsetParent)?.click();
@@ -22,6 +22,17 @@
     else if (tries) requestAnimationFrame(() => show(tries - 1));
   };
   show(300);
+  // A page is over at the server some seconds after its connection was lost: after a restart of the console, or behind a
+  // laptop that slept. Its WebSocket is refused then. Once the console answers again, the page is loaded anew.
+  const AGAIN_MS = 3000;
+  let refused = 0;
+  setInterval(async () => {
+    const lost = window.did_handshake && window.socket && !window.socket.connected;
+    refused = lost ? refused + 1 : 0;
+    if (refused < 2) return;  // the framework tries by itself first
+    const there = await fetch("/console/keys.js", { cache: "no-store", signal: AbortSignal.timeout(AGAIN_MS) }).catch(() => null);
+    if (there && there.ok && !window.socket.connected) location.reload();
+  }, AGAIN_MS);
   window.metadTheme = () => {
     const dark = !document.body.classList.contains("body--dark");
     document.cookie = `metad_theme=${dark ? "dark" : "light"};path=/;max-age=31536000;samesite=strict`;

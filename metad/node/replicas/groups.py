@@ -119,6 +119,7 @@ class Groups:
         self._health = health
         self._by_name: dict[str, GroupDriver] = {}
         self._by_prefix: dict[bytes, GroupDriver] = {}
+        self._is_told = False  # whether on_change is to be told in the next turn
 
     # --- what is here ------------------------------------------------------------------------------------
 
@@ -142,10 +143,14 @@ class Groups:
         self.map = known
 
     def tell_soon(self) -> None:
-        """Tell :attr:`on_change`, in the next turn of the event loop."""
-        self._environment.call_soon(self._tell)
+        """Tell :attr:`on_change`, in the next turn of the event loop: once for all that changes in this one. A node
+        with a thousand groups opens them all in one turn."""
+        if not self._is_told:
+            self._is_told = True
+            self._environment.call_soon(self._tell)
 
     def _tell(self) -> None:
+        self._is_told = False
         if self._health.failure is None:
             for listener in list(self.on_change):
                 listener()

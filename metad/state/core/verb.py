@@ -170,11 +170,11 @@ class Reader:
         rows: list[tuple[bytes, bytes]] = []
         size = looked_at = looked_at_bytes = 0
         held = wanted_slots(self, slots)
+        # Nearly all rows of a group are of slots that are wanted. Of what a filter keeps nothing is known.
+        at_once = limit if keep is None else SCAN_ROWS_MAX
         while True:
-            all_count = keep is None and held is None
-            wanted = SCAN_ROWS_MAX - looked_at
-            if all_count:
-                wanted = min(wanted, limit)
+            wanted = min(SCAN_ROWS_MAX - looked_at, at_once)
+            at_once *= 2
             chunk = self.engine.scan(begin, end, wanted, PAGE_BYTES_MAX)
             chunk_bytes = sum([len(key) + len(value) for key, value in chunk])
             self.spent += len(chunk) + chunk_bytes // SPENT_BYTES

@@ -18,6 +18,7 @@ from metad.control.map.decisions import founders
 from metad.control.map.presence import Presence
 from metad.errors import ServerError
 from metad.node.disk.stores import StoreIdentity, Stores
+from metad.node.replicas.groups import Groups
 from metad.raft.messages import Configuration
 from metad.raft.roles.membership import ChangeRefusedError
 from metad.state.cluster.features import KnownFeatures
@@ -604,6 +605,37 @@ def test_a_replica_that_leads_or_is_being_replaced_is_not_closed() -> None:
     assert not stray.closed([leads("data", ["n2", "n3"])])
     stray.driver.group.is_leader, stray.driver.installing = False, True
     assert not stray.closed([leads("data", ["n2", "n3"])])
+
+
+# --- many groups ---------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_groups_are_not_looked_for_one_by_one_in_the_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a node with so many does nothing else, and never leads them."""
+    stray = Stray()
+    known = stray.rig.host.map
+    assert known is not None
+    more = [GroupRecord("data", ordinal, ["n1"], ["n1"]) for ordinal in range(1, 1_000)]
+    stray.rig.host.map = msgspec.structs.replace(known, groups=[*known.groups, *more])
+    stray.rig.host.drivers |= {record.group_id: stray.driver for record in more}
+    looked, group = [], ClusterMap.group
+    monkeypatch.setattr(ClusterMap, "group", lambda known, wanted: (looked.append(wanted), group(known, wanted))[1])
+    stray.rig.controller.reconcile()
+    assert stray.rig.host.failures == []
+    assert len(looked) < 10
+
+
+def test_what_changes_in_one_turn_is_told_once() -> None:
+    turns: list[Callable[[], None]] = []
+    told: list[str] = []
+    groups = Groups(SimpleNamespace(call_soon=turns.append), SimpleNamespace(failure=None))  # type: ignore[arg-type]
+    groups.on_change.append(lambda: told.append("told"))
+    for _ in range(2):
+        for _ in range(1_000):
+            groups.tell_soon()
+        assert len(turns) == 1
+        turns.pop()()
+    assert told == ["told"] * 2
 
 
 # --- groups, slots, leaders ----------------------------------------------------------------------------------

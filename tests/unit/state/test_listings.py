@@ -171,3 +171,12 @@ def test_a_listing_goes_on_behind_a_key_and_then_behind_its_cursor(filled: Rig, 
         assert found == rest[:7]
         if len(rest) > 7:
             assert listing(filled, b"", client, m.Page(7, cursor))[0] == rest[7:14]
+
+
+@pytest.mark.parametrize("listing", [sessions, subscriptions])
+def test_a_small_page_of_some_slots_looks_at_few_rows(filled: Rig, listing: Any) -> None:
+    """Of a thousand groups each is asked for a record or three: each would look at hundreds."""
+    reader, slots = filled.group.machine.reader, slot_bits(range(SLOTS - 1))
+    spent = reader.spent
+    assert listing(filled, slots, None, m.Page(2))[0] == CLIENTS[:2]
+    assert reader.spent - spent <= 2 + 4 * 2  # a session is put together of two rows
