@@ -138,7 +138,7 @@ class Plan(msgspec.Struct, frozen=True):
     lost: list[str]
     taken: list[Taken]
     gone: list[str]
-    """Groups of which nothing is left, and which no node can begin anew."""
+    """Groups of which nothing is left, and which no node can begin anew: metadata-0."""
     anew: list[Anew] = []
     slots: list[str] = []
     """What is decided about slots, in words."""
@@ -344,15 +344,15 @@ def planned(reports: Sequence[Report], lost: Collection[str]) -> Plan:
         group = ordered.group_id
         if group in standings:
             continue
-        able = left.never_had(group)
+        able = left.never_had(group)  # else one whose replica was taken out
         founders = [node for node in ordered.initial if node in able]
-        if group == METADATA or not able:
+        if group == METADATA:
             gone.append(group.name)
         elif len(founders) > len(ordered.initial) // 2:
             unfounded.append(group.name)
             standings[group] = Standing([_holding_of_new(ordered.initial_slots)], taken=False)
         else:
-            anew.append(Anew(group.name, min(founders or able)))
+            anew.append(Anew(group.name, min(founders or able or nodes)))
             standings[group] = Standing([_holding_of_new(b"")], taken=True, anew=True)
     if not taken and not anew:
         raise ConfigError("every group has a majority on the nodes that are left: start them, and nothing is lost")
@@ -428,7 +428,11 @@ def carry_out(here: Opened, mine: Report, plan: Plan, at_ms: int) -> None:
     logs = {log.name: log for log in _logs(here)}
     for name in {*anew} - logs.keys():
         if (group := GroupId.parse(name)) is not None:
-            logs[name] = _log(here, group)
+            log = logs[name] = _log(here, group)
+            if log.removed:  # what its node may not have dropped yet
+                here.state.write({}, delete_ranges=[(log.prefix, after_prefix(log.prefix))])
+                here.state.sync()
+                log.come_back()
     for log in logs.values():
         if log.name not in (*taken, *anew):
             continue

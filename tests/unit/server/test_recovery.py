@@ -127,7 +127,7 @@ def test_a_group_of_which_nothing_is_left_begins_anew() -> None:
     assert following.version == 7 + VERSIONS_LOST
     assert all(not group.initial for group in following.groups)
     none = [report(node, end("metadata-0", 5, 9, FIVE), removed=["data-0"]) for node in ("n1", "n2")]
-    assert planned(none, lost).gone == ["data-0"]
+    assert planned(none, lost).anew == [Anew("data-0", "n1")], "nobody else can"
 
 
 def test_a_group_that_was_never_begun_is_begun_by_its_first_voters() -> None:
