@@ -165,7 +165,8 @@ class Controller:
         for group in [one for one in groups.drivers if one not in there and groups.map.has_removed(one)]:
             if not groups.drivers[group].installing:
                 self._host.close_group(group)
-        self._migrations.follow(groups.map)
+        if not _is_of_before(groups.map, self._directory):
+            self._migrations.follow(groups.map)
         self._brokers.follow(groups.map)
         self._tend(groups.map, now_s)
         if not self.leads_metadata:
@@ -278,8 +279,9 @@ class Controller:
         if self._changes.storing or self._tending or now_s - self._tended_s < TEND_S or not self.leads_metadata:
             return
         self._tended_s = now_s
-        if (cluster_id := self._directory.cluster_id) != known.cluster_id and cluster_id and known.cluster_id:
-            self._grant(decisions.recovered(known, cluster_id, self._directory.lost), _ignore)
+        if _is_of_before(known, self._directory):
+            directory = self._directory
+            self._grant(decisions.recovered(known, directory.cluster_id, directory.lost, directory.settled), _ignore)
             return
         if not known.replicas and machine_count(node.node_id for node in known.nodes) > 1:
             text = "the configured number of replicas is noted"
@@ -384,6 +386,8 @@ class Controller:
         if self._changes.storing and not isinstance(body, c.ReturnReport | QuotaCounts):
             self._changes.wait(lambda: self.handle(body, done, arrived_s, source), done)
             return
+        if _is_of_before(current, self._directory):
+            raise NotLeaderError("the cluster was recovered, and its map does not say so yet", retry_after_ms=200)
         replicas = _wanted(current, self._config)
         match body:
             case c.Join(node, member_at):
@@ -566,6 +570,11 @@ def _tried(decide: Callable[[], None], done: Done) -> None:
 
 def _ignore(_: bytes | MetadError) -> None:
     """Reconciling finds out whether it was done."""
+
+
+def _is_of_before(known: ClusterMap, directory: Directory) -> bool:
+    """Whether a map is of before the cluster was recovered: what it says about slots and their moves is over."""
+    return bool(known.cluster_id) and directory.cluster_id not in ("", known.cluster_id)
 
 
 def _require(feature: str, on: Collection[str], refused: str) -> None:

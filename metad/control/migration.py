@@ -40,7 +40,8 @@ _TAILS_MAX = 20  # sent before the slots are sealed in any case
 _TAIL_BYTES = 16 * 1024 * 1024  # a tail that has more is sent while rows are still copied
 _TAIL_ROW_BYTES = 256  # what a row in memory takes beside its own bytes
 _AGAIN_S = 1.0
-_ATTEMPTS_OF_A_TERM = 1_000_000
+ATTEMPTS_OF_A_TERM = 1_000_000
+"""More than a term can have. The number of an attempt is the source's term times this, and more."""
 
 Tail = dict[bytes, "bytes | None"]
 
@@ -121,7 +122,7 @@ class Migrations:
     async def _run(self, move: SlotMove, driver: Replica) -> None:
         while driver.group.ready and move.move in self._wanted:
             term = driver.group.term
-            attempt = max(term * _ATTEMPTS_OF_A_TERM, self._attempts.get(move.move, 0)) + 1
+            attempt = max(term * ATTEMPTS_OF_A_TERM, self._attempts.get(move.move, 0)) + 1
             self._attempts[move.move] = attempt
             try:
                 await _Migration(self._host, move, driver, term, attempt).run()

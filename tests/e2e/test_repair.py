@@ -87,6 +87,10 @@ def test_two_of_three_disks_are_lost(tmp_path: Path) -> None:
     with Nodes(tmp_path) as nodes:
         with blocking.connect(nodes.url) as client:
             client.kv.put_many(PUTS).raise_for_error()
+            split = run("metadctl", "--endpoint", nodes.where, "groups", "split", "data-0", "--wait")
+            assert split.returncode == 0, split.stderr
+            before = client.cluster.map().map
+            assert before is not None
         refused = run("metad", "recover", "--data-dir", str(tmp_path / "n1"), "--lost", "n2,n3", "--confirm")
         assert "is in use by another metad process" in refused.stderr
         for name in ("n1", "n2", "n3"):
@@ -109,6 +113,9 @@ def test_two_of_three_disks_are_lost(tmp_path: Path) -> None:
             found.raise_for_error()
             assert [kv and kv.value for kv in found] == [put.value for put in PUTS]
             client.kv.put("after", "k", b"1")
+            after = client.cluster.map().map
+            assert after is not None
+            assert (after.slots, after.moves) == (before.slots, [])
 
         # What was lost and comes back takes part in nothing.
         shutil.move(tmp_path / "n2-of-before", tmp_path / "n2")

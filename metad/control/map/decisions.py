@@ -453,27 +453,43 @@ VERSIONS_LOST = 1_000_000
 them take the map of the recovered cluster for newer."""
 
 
-def recovered(current: ClusterMap, cluster_id: str, lost: Collection[str]) -> Decision:
+class SettledSlots(msgspec.Struct, frozen=True):
+    """What the map of a recovered cluster says about slots: :mod:`..settling` decides it."""
+
+    version: int
+    """Of that map: above all that any node which is left knows."""
+    slots: dict[str, bytes]
+    moves: list[SlotMove]
+    unfounded: list[str]
+    """Groups that were ordered and never begun: their first voters still begin them."""
+
+
+def recovered(current: ClusterMap, cluster_id: str, lost: Collection[str], settled: SettledSlots | None) -> Decision:
     """Let the map say that the cluster was recovered and goes on by this id, without the nodes that were lost. New ones
-    may have their names."""
+    may have their names. ``settled``: who holds which slots; None: an older version recovered it, and did not say."""
     nodes = [node for node in current.nodes if node.node_id not in lost]
     nodes = [msgspec.structs.replace(node, drained=False) for node in nodes]  # those that are left are needed
     rest = staying(nodes) or [node.node_id for node in nodes]
-    groups = [
-        msgspec.structs.replace(
-            group,
-            initial=[node for node in group.initial if node not in lost],
-            replicas=[node for node in group.replicas if node not in lost] or rest[:1],
-            learners=[node for node in group.learners if node not in lost],
-        )
-        for group in current.groups
-    ]
+    groups: list[GroupRecord] = []
+    for group in current.groups:
+        # Whoever never had a replica of a group that goes on must not begin it once more with those that are left.
+        initial = [node for node in group.initial if node not in lost]
+        if settled is not None:
+            initial = group.initial if group.group_id.name in settled.unfounded else []
+        replicas = [node for node in group.replicas if node not in lost] or rest[:1]
+        learners = [node for node in group.learners if node not in lost]
+        groups.append(msgspec.structs.replace(group, initial=initial, replicas=replicas, learners=learners))
+    version, slots, moves = current.version + VERSIONS_LOST, current.slots, current.moves
+    if settled is not None:
+        version, slots, moves = max(current.version + 1, settled.version), slots | settled.slots, settled.moves
     following = msgspec.structs.replace(
         current,
-        version=current.version + VERSIONS_LOST,
+        version=version,
         cluster_id=cluster_id,
         nodes=nodes,
         groups=balanced_leaders(metadata_on(groups, nodes), rest, regions_of(nodes)),
+        slots=slots,
+        moves=moves,
     )
     return Decision(following, f"the cluster was recovered as {cluster_id} without {', '.join(sorted(lost))}")
 

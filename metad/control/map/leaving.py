@@ -28,7 +28,7 @@ from metad_wire.cluster import METADATA, ClusterMap, GroupRecord
 from metad_wire.errors import ConflictError, InvalidRequestError, MetadError, NotFoundError
 from metad_wire.methods import CLUSTER_JOIN
 
-from .decisions import Decision, changed, leading, metadata_on, regions_of, staying
+from .decisions import Decision, SettledSlots, changed, leading, metadata_on, regions_of, staying
 from .placement import balanced_leaders, spread
 from .seen import Reach
 
@@ -59,6 +59,10 @@ class Directory(Protocol):
     @property
     def lost(self) -> Collection[str]:
         """The nodes without which the cluster was recovered."""
+
+    @property
+    def settled(self) -> SettledSlots | None:
+        """What was decided about slots when it was recovered; None: nothing."""
 
     @property
     def asked(self) -> Asked:

@@ -20,6 +20,7 @@ from metad_wire.program.build import build
 
 from ... import formats, log_events
 from ...config import Config, StorageConfig
+from ...control.map.decisions import SettledSlots
 from ...control.map.leaving import Asked
 from ...errors import ConfigError, DamagedStoreError, DiskFullError, LeftError, RefusedError, StorageError, file_error
 from ...logs import event
@@ -46,6 +47,8 @@ class Recovery(msgspec.Struct, frozen=True):
     """Nodes without which the cluster goes on."""
     told: bool = False
     """It is in the log and in the audit trail."""
+    settled: SettledSlots | None = None
+    """Which groups hold which slots; None: an older version took them up, and did not say."""
 
 
 class StoreIdentity(msgspec.Struct, frozen=True):
@@ -124,6 +127,11 @@ class Stores:
     def lost(self) -> list[str]:
         """The nodes without which the cluster was recovered last; empty if it never was."""
         return [] if self.identity.recovery is None else self.identity.recovery.lost
+
+    @property
+    def settled(self) -> SettledSlots | None:
+        """What was decided about slots when the cluster was recovered last; None: nothing."""
+        return None if self.identity.recovery is None else self.identity.recovery.settled
 
     @property
     def asked(self) -> Asked:

@@ -33,13 +33,14 @@ _SHAPE = (
     tails.inner(c.ClusterMap, "moves", c.SlotMove, lambda move: move[0]),
 )
 
-_decode = msgspec.msgpack.Decoder(c.ClusterMap).decode
+decode_map = msgspec.msgpack.Decoder(c.ClusterMap).decode
+"""The map in a row."""
 
 
 def read_map(engine: Engine) -> c.ClusterMap | None:
     """The applied map; None before the cluster was formed."""
     stored = engine.get(MAP_KEY)
-    return None if stored is None else _decode(stored)
+    return None if stored is None else decode_map(stored)
 
 
 def logged_map(record: bytes, index: int) -> c.ClusterMap | None:
@@ -47,13 +48,13 @@ def logged_map(record: bytes, index: int) -> c.ClusterMap | None:
     DamagedStoreError."""
     entry = decode_record(METADATA.name, index, record)
     stored = next((value for writes in entry if (value := writes.get(MAP_KEY)) is not None), None)
-    return None if stored is None else _decode(stored)
+    return None if stored is None else decode_map(stored)
 
 
 def map_version(view: View) -> int:
     """The version of the map as a command must believe it; 0 before the cluster was formed."""
     stored = view.get(MAP_KEY)
-    return 0 if stored is None else _decode(stored).version
+    return 0 if stored is None else decode_map(stored).version
 
 
 def _evaluate_store(view: View, command: Command[c.StoreMap]) -> m.WriteReply:

@@ -6,14 +6,15 @@ from .planting import Mutant
 from .planting import one_edit as _m
 
 _LOST = "groups_are_recovered_without_their_majority"
+_MOVED = "slots_that_moved_are_held_by_one_group"
 
 RECOVERY_MUTANTS: tuple[Mutant, ...] = (
     _m(
         "the_oldest_log_takes_a_group_up",
         "the newest log that is left takes its group up",
-        "metad.node.disk.recovery:planned",
-        "max(found, key=lambda each: each[:3])",
-        "min(found, key=lambda each: each[:3])",
+        "metad.node.disk.recovery:_Left.__init__",
+        "key=lambda each: each[:3], reverse=True",
+        "key=lambda each: each[:3]",
         _LOST,
     ),
     _m(
@@ -28,8 +29,8 @@ RECOVERY_MUTANTS: tuple[Mutant, ...] = (
         "a_recovered_cluster_has_its_old_id",
         "no node of before a recovery takes part in what comes of it",
         "metad.node.disk.recovery:carry_out",
-        "cluster_id=plan.cluster, recovery",
-        "recovery",
+        "cluster_id=plan.cluster,",
+        "",
         _LOST,
     ),
     _m(
@@ -39,6 +40,14 @@ RECOVERY_MUTANTS: tuple[Mutant, ...] = (
         "Configuration((mine.node,))",
         "log.configuration",
         _LOST,
+    ),
+    _m(
+        "groups_are_not_told_which_slots_they_hold",
+        "groups that are taken up are told which slots they hold",
+        "metad.node.disk.recovery:carry_out",
+        "[] if change is None else list(_entries(here, log, change))",
+        "[]",
+        _MOVED,
     ),
     _m(
         "of_two_recoveries_both_remain",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -14,10 +14,10 @@ from metad.config import ClusterConfig, Config, load_config
 from metad.control import host as control_host
 from metad.control.controller import RECONCILE_S, TEND_S, WAITING_MAX, Controller
 from metad.control.host import Done
-from metad.control.map.decisions import founders
+from metad.control.map.decisions import SettledSlots, founders
 from metad.control.map.presence import Presence
 from metad.errors import ServerError
-from metad.node.disk.stores import StoreIdentity, Stores
+from metad.node.disk.stores import Recovery, StoreIdentity, Stores
 from metad.node.replicas.groups import Groups
 from metad.raft.messages import Configuration
 from metad.raft.roles.membership import ChangeRefusedError
@@ -257,6 +257,29 @@ def test_only_the_leader_of_the_metadata_decides_and_says_who_does() -> None:
     with pytest.raises(NotLeaderError) as caught:
         rig.ask(CLUSTER_REBALANCE, c.Rebalance())
     assert caught.value.leader == "n2"
+
+
+def test_nothing_is_done_with_a_map_of_before_a_recovery() -> None:
+    """No slots move and nothing is granted before the map says what was decided about slots."""
+    moving = SlotMove(70_000, "data", 0, 1, slot_bits([1]))
+    rig, followed = Rig(cluster(cluster_id="c", moves=[moving])), list[ClusterMap]()
+    idle(rig)
+    rig.controller._migrations = cast("Any", SimpleNamespace(follow=followed.append))
+    stores = cast("Stores", rig.controller._directory)
+    settled = SettledSlots(8, {"data": pack_slots([3] * SLOTS)}, [], [])
+    stores.identity = msgspec.structs.replace(
+        stores.identity, cluster_id="c~1-0123456789abcdef", recovery=Recovery(0, [], ["n3"], settled=settled)
+    )
+    with pytest.raises(NotLeaderError, match="the cluster was recovered, and its map does not say so yet"):
+        rig.ask(CLUSTER_REBALANCE, c.Rebalance())
+    rig.tend()
+    assert not followed
+    assert [one.node_id for one in rig.map.nodes] == ["n1", "n2"]
+    assert (rig.map.cluster_id, rig.map.moves) == ("c~1-0123456789abcdef", [])
+    assert unpack_slots(rig.map.slots["data"]) == [3] * SLOTS
+    assert unpack_slots(rig.map.slots["offset"]) == [0] * SLOTS
+    rig.tend()
+    assert [one.version for one in followed] == [8]
 
 
 def test_nothing_is_decided_before_there_is_a_map() -> None:
