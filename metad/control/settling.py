@@ -28,11 +28,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from metad_wire.cluster import ClusterMap, GroupId, SlotMove, pack_slots, slot_bits, slots_in, unpack_slots
+from metad_wire.cluster import (
+    MOVES_OF_A_MAP,
+    ClusterMap,
+    GroupId,
+    SlotMove,
+    pack_slots,
+    slot_bits,
+    slots_in,
+    unpack_slots,
+)
 
 from ..errors import ConfigError
 from ..state.core.slot_assignment import RESTORES, AssignedSlots
-from .map.decisions import MOVES_OF_A_MAP
 from .migration import ATTEMPTS_OF_A_TERM
 
 REVISIONS_LOST = 1 << 32

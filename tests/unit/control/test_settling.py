@@ -7,11 +7,20 @@ from collections.abc import Iterable
 
 import pytest
 
-from metad.control.map.decisions import MOVES_OF_A_MAP
 from metad.control.settling import Holding, Settlement, Standing, settle
 from metad.errors import ConfigError
 from metad.state.core.slot_assignment import RESTORES, AssignedSlots, SlotMoves, slots_brought
-from metad_wire.cluster import SLOTS, ClusterMap, GroupId, SlotMove, pack_slots, slot_bits, slots_in, unpack_slots
+from metad_wire.cluster import (
+    MOVES_OF_A_MAP,
+    SLOTS,
+    ClusterMap,
+    GroupId,
+    SlotMove,
+    pack_slots,
+    slot_bits,
+    slots_in,
+    unpack_slots,
+)
 
 VERSION = 1_000_009
 S, T, U = 0, 1, 2
