@@ -421,14 +421,12 @@ class Controller:
                 self._grant(decisions.move_replica(current, body, lost), done)
             case c.RemoveGroup(name):
                 self._remove(name, done)
-            case c.ReturnReport(node_id):
-                if current.node(node_id) is None:
-                    raise NotFoundError(f"{node_id!r} is no member of the cluster")
+            case c.ReturnReport(node_id) | QuotaCounts(node_id) if current.node(node_id) is None:
+                raise NotFoundError(f"{node_id!r} is no member of the cluster")
+            case c.ReturnReport():
                 grant = self._return_budget.grant(body, len(current.nodes), self._clock.now())
                 done(encode(grant))
-            case QuotaCounts(node_id):
-                if current.node(node_id) is None:
-                    raise NotFoundError(f"{node_id!r} is no member of the cluster")
+            case QuotaCounts():
                 done(encode(self._totals.add(body, now_s=self._clock.now())))
             case c.Moved(move):
                 self._grant(decisions.moved(current, move), done)
