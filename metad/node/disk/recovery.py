@@ -324,6 +324,7 @@ def planned(reports: Sequence[Report], lost: Collection[str]) -> Plan:
     left = _Left(reports)
     taken: list[Taken] = []
     standings: dict[GroupId, Standing] = {}
+    unfounded: list[str] = []
     for group, found in left.ends.items():
         if left.map is not None and left.map.group(group) is None:
             continue  # it was removed, which this replica has not heard
@@ -334,12 +335,13 @@ def planned(reports: Sequence[Report], lost: Collection[str]) -> Plan:
             raise ConfigError(f"{group.name} has replicas on {named} too: name them in --lost, or give their reports")
         if rows := left.may_lead(group, newest.voters):
             standings[group] = Standing(rows, taken=False)
+            if {*newest.voters}.intersection(left.never_had(group)):
+                unfounded.append(group.name)  # by some of its voters, which are needed
         else:
             taken.append(Taken(group.name, node, term, index, sorted(members.intersection(lost))))
             standings[group] = Standing([newest.holding], taken=True)
     anew: list[Anew] = []
     gone: list[str] = []
-    unfounded: list[str] = []
     for ordered in [] if left.map is None else left.map.groups:
         group = ordered.group_id
         if group in standings:

@@ -107,6 +107,8 @@ def test_a_voter_that_never_had_a_replica_counts() -> None:
     one, other = report("n1", end("data-0", 5, 9, FIVE[:3]), end("metadata-0", 5, 9, FIVE)), report("n2")
     plan = planned([one, other], ["n3", "n4", "n5"])
     assert [taken.group for taken in plan.taken] == ["metadata-0"]
+    assert plan.settled is not None
+    assert plan.settled.unfounded == ["data-0"], "n2 begins it by the map, or n1 gets no votes"
     plan = planned([one, report("n2", removed=["data-0"])], ["n3", "n4", "n5"])
     assert [taken.group for taken in plan.taken] == ["data-0", "metadata-0"]
 
