@@ -37,7 +37,7 @@ OF_ONE: dict[str, str] = {
         "AT_ONCE_MAX DIALS_MAX GREETING_MAX GROUPS_MAX MAP_BYTES_MAX NODE_ID_BYTES_MAX ORDINALS_MAX PER_NODE_MAX "
         "STORE_ID_BYTES_MAX VOTERS_MAX _UNSENT_BYTES_MAX"
     ),
-    "an administrator's orders, one after the other": "_WAITING_MAX@node.settings",
+    "an administrator's orders, one after the other": "WAITING_MAX@control.controller _WAITING_MAX@node.settings",
     "what is forgotten, and found again or done without": (
         "CLIENTS_MAX PROMISES_MAX RETRY_DELAY_S_MAX _DOUBLINGS_MAX _KNOWN_MAX _NOTED_MAX _OWING_MAX _ROWS_MAX "
         "_SOURCES_MAX _SPARE_MAX _TABLES_MAX"

@@ -90,7 +90,7 @@ class Cluster:
             yield _
 
     async def use(self, tenant: str) -> list[Any]:
-        return [SimpleNamespace(table="kv")] * bool(self.rows(tenant))
+        return [SimpleNamespace(table="kv", records=1)] * bool(self.rows(tenant))
 
     async def move_step(self, group: str, step: TenantStep, **_: Any) -> Any:
         return await self._write(group, methods.GROUP_MOVE_TENANT, step)
@@ -110,7 +110,7 @@ class Cluster:
         assert verb.read is not None
         return verb.read(one.machine.reader, command_of(methods.GROUP_COPY_TENANT, page))
 
-    async def log(self, node: str, group: str, after: int, size: int) -> bak.BackupEntries:
+    async def log(self, node: str, group: str, after: int, size: int, *, deadline_s: float) -> bak.BackupEntries:
         await asyncio.sleep(0)
         self.before()
         one = self.groups[group]
