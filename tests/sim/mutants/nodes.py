@@ -307,6 +307,7 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
         "applied[self._time_key] = keys.u64(entry.now_ms)",
         "pass",
         "time_of_a_log_survives_a_restart",
+        "a_cluster_is_restored_while_nodes_die",
     ),
     # --- sessions that end
     _m(

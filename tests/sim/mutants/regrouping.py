@@ -95,14 +95,6 @@ REGROUPING_MUTANTS: tuple[Mutant, ...] = (
         "drained_node_leads_nothing_until_it_is_undrained",
     ),
     _m(
-        "drains_end_with_a_restart",
-        "a node that starts again is as drained as it was",
-        "metad.control.map.decisions:join",
-        "leaving=known.leaving, drained=known.drained",
-        "leaving=known.leaving",
-        "drained_node_leads_nothing_until_it_is_undrained",
-    ),
-    _m(
         "undrained_nodes_get_nothing_back",
         "a node that is undrained leads its share again",
         "metad.control.map.decisions:undrain",

@@ -38,6 +38,7 @@ _BROKERS = "unit/control/test_brokers.py::"
 _REGISTRY = "unit/state/test_brokers.py::"
 _DECISIONS = "unit/control/test_decisions.py::"
 _LEAVING = "unit/control/test_leaving.py::"
+_REGROUPING = "unit/control/test_regrouping.py::"
 _DRIVER = "unit/server/test_driver.py::"
 _BOUND = "unit/server/test_bound_names.py::"
 _MAY = "unit/server/test_permissions.py::"
@@ -61,6 +62,14 @@ _RESTORING = "unit/state/test_restoring.py::"
 _MOVING = "unit/state/test_tenant_moves.py::"
 
 UNIT_MUTANTS: tuple[Mutant, ...] = (
+    _m(
+        "drains_end_with_a_new_address",
+        "a node that says something else of itself is as drained as it was",
+        "metad.control.map.decisions:join",
+        "leaving=known.leaving, drained=known.drained",
+        "leaving=known.leaving",
+        f"{_REGROUPING}test_a_drained_node_is_preferred_by_nothing_and_has_its_share_back_afterwards",
+    ),
     # --- a tenant moves to another cluster
     _m(
         "tenant_move_freezes_nothing",
