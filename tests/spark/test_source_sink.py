@@ -95,6 +95,7 @@ def test_a_batch_that_is_repeated_is_written_once(
         with pytest.raises(Crash):
             write_here(kv, Part("q", 4, 0), records())
         assert versions(m) == {0, 1}  # a part of it is there
+        until("a leader", lambda: m.cluster.map().leaders["data-0"])
         leader = m.cluster.map().leaders["data-0"]
         cluster.kill(leader)
         assert write_here(kv, Part("q", 4, 0), records()[::-1]) == ROWS  # in whatever order
