@@ -686,9 +686,7 @@ async def _throughput(options: Auth, on: Stage, off: Stage) -> dict[str, Any]:
     for stage in (on, off):
         await fill_sessions(await stage.client("fill"), epoch_now(), options.keys, 200, lambda _: None)
     loads = {name: replace(load, keys=options.keys) for name, load in _LOADS.items()}
-    found = await compared((first, second), loads, options.pairs, options.seconds, _begin_lives)
-    on.problems.extend(found.pop("errors"))
-    return found
+    return await compared((first, second), loads, options.pairs, options.seconds, on.problems, _begin_lives)
 
 
 # --- a greedy tenant ------------------------------------------------------------------------------------------------

@@ -673,9 +673,7 @@ class Permissions:
     def _all_may(self, method: Method[Any, Any], items: Sequence[Any], rights: Rights) -> bool:
         """Whether all of the tenants or namespaces of these items are allowed, whatever else their keys are. Runs once
         for each batch."""
-        scopes = [*map(_scope_of(method), items)]
-        if len(scopes) > 1:
-            scopes = [*{*scopes}]
+        scopes = {*map(_scope_of(method), items)}
         return rights.allow_all(right_of(method), _table_of(method), map(_text, scopes), self._is_scoped)
 
     def scopes(self, method: Method[Any, Any], body: Any) -> list[str]:

@@ -35,24 +35,24 @@ async def compared(
     loads: Mapping[str, Load],
     count: int,
     seconds: float,
+    problems: list[str],
     before: Callable[[str, int], Awaitable[None]] | None = None,
 ) -> dict[str, Any]:
     """What the first of two clusters does by the second, load by load: medians of so many pairs of windows. The windows
     of a pair run at the same time, so a core that is slower for a while slows both.
 
     ``before`` is called for each target, with the epoch of the brokers in whose names sessions are taken over. Returns
-    ``throughput_ratios``; ``cpu_ratios``, of all nodes for an item; ``items_per_s`` of both; ``errors``.
+    ``throughput_ratios``; ``cpu_ratios``, of all nodes for an item; ``items_per_s`` of both.
     """
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in loads}
     costs: dict[str, list[tuple[float, float]]] = {name: [] for name in loads}
-    errors: list[str] = []
     with output.progress("pairs of windows", count * len(loads)) as progress:
         for _, (name, load) in product(range(count), loads.items()):
             epoch = epoch_now()
             if before is not None:
                 await asyncio.gather(*(before(side.target, epoch) for side in sides))
             made = await _at_once(sides, load.checked(), seconds, epoch)
-            errors += [f"{name}: {result.errors}" for result, _ in made if result.errors]
+            problems += [f"{name}: {result.errors}" for result, _ in made if result.errors]
             first, second = (result.items_per_s() for result, _ in made)
             rates[name].append((first, second))
             first_s, second_s = (used_s / max(result.items, 1) for result, used_s in made)
@@ -64,7 +64,6 @@ async def compared(
         "items_per_s": {
             name: [statistics.median(side) for side in zip(*each, strict=True)] for name, each in rates.items()
         },
-        "errors": errors,
     }
 
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec.structs import asdict, replace
 
@@ -32,12 +32,14 @@ from ..report.histogram import Latencies
 from ..report.story import Story
 from .alerts import missing, play
 
+T = TypeVar("T")
+
 _LOADS: Final = (
     Load(verb="session.takeover", batch=1_000, in_flight=4),
     Load(verb="kv.put", batch=1, in_flight=128, singles=True),
 )
 _SCRAPE_S: Final = 5.0
-"""A third of Prometheus' own default. Each window begins with a scrape."""
+"""A third of Prometheus' own default."""
 _LOOK_S: Final = 0.05
 _LOOKS: Final = 30
 _ASK_S: Final = 30.0
@@ -69,8 +71,8 @@ async def _again(every_s: float, endpoint: str, path: str, found_s: list[float])
 
 
 async def _beside(
-    endpoints: list[str], path: str, every_s: float, work: Callable[[], Awaitable[Any]]
-) -> tuple[Any, list[float]]:
+    endpoints: list[str], path: str, every_s: float, work: Callable[[], Awaitable[T]]
+) -> tuple[T, list[float]]:
     """What the work gave, and how long each page took that all nodes were asked for meanwhile, again and again."""
     found_s: list[float] = []
     asking = [asyncio.create_task(_again(every_s, endpoint, path, found_s)) for endpoint in endpoints]
@@ -89,10 +91,8 @@ async def _throughput(options: Lamps, looked_at: Stage, alone: Stage) -> dict[st
         await fill_sessions(await stage.client("fill"), epoch_now(), options.keys, 200, lambda _: None)
     first, second = (Side(stage.members.target, stage.members.all) for stage in (looked_at, alone))
     loads = {load.verb: replace(load, keys=options.keys) for load in _LOADS}
-    work = partial(compared, (first, second), loads, options.pairs, options.seconds)
-    found: dict[str, Any]
+    work = partial(compared, (first, second), loads, options.pairs, options.seconds, looked_at.problems)
     found, _ = await _beside(endpoints, "/metrics", _SCRAPE_S, work)
-    looked_at.problems.extend(found.pop("errors"))
     return found
 
 
