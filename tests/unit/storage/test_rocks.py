@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +39,19 @@ def test_a_flush_of_the_log_leaves_room_in_memory(tmp_path: Path) -> None:
     assert engine._db.property_int_value(memory_bytes) <= empty
     assert engine.get(b"0") == bytes(100_000)
     engine.close()
+
+
+def test_threads_of_rocksdb_come_after_the_loop(tmp_path: Path) -> None:
+    for name in ("one", "another"):  # its threads serve all stores, and are not made nicer with each
+        RocksEngine(tmp_path / name, log_options(Shared(StorageConfig())), wal=True).close()
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    names = {task: (task / "comm").read_text().strip() for task in Path("/proc/self/task").iterdir()}
+    nicer = {
+        name: os.getpriority(os.PRIO_PROCESS, int(task.name)) - own
+        for task, name in names.items()
+        if name.startswith("rocksdb:")
+    }
+    assert nicer == {"rocksdb:high": min(10, 19 - own), "rocksdb:low": min(10, 19 - own)}
 
 
 def opened_with(
