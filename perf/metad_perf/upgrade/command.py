@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from metad_client import Client
-from metad_client.errors import ConflictError
+from metad_client.errors import MetadError
 from metad_judge.acknowledged import Verdict
 from metad_wire.cluster import unpack_slots
 from metad_wire.program.build import build
@@ -84,6 +84,8 @@ class _Upgrading:
         self._now = members[0].command
         for member in members:  # the stage has started them with this build, without any data of ours
             await self._replace(member, self._before, wipe=True)
+        for member in members:  # none serves before they have formed a cluster
+            await self._serves(member)
         await stage.health.settle()
         client = await stage.client("operator")
         load = LeaderKill(
@@ -142,7 +144,11 @@ class _Upgrading:
             member.wipe()
         member.command = list(command)
         await asyncio.to_thread(member.launch)
-        if not wipe and not await until(member.ready, START_S):
+        if not wipe:
+            await self._serves(member)
+
+    async def _serves(self, member: Member) -> None:
+        if not await until(member.ready, START_S):
             raise ServerError(f"{member.name} did not serve within {START_S:g} s: {member.words()}")
 
     async def _change(
@@ -207,12 +213,13 @@ class _Upgrading:
         self._moved += sum(one != other for one, other in pairs)
 
     async def _insist(self, ask: Callable[[], Awaitable[object]], until_s: float) -> None:
-        """Another change of the cluster may be on its way: an operator tries again, too."""
+        """Another change of the cluster may be on its way, or the node that was asked has ended: an operator tries
+        again, too."""
         while True:
             try:
                 await ask()
                 return
-            except ConflictError:
+            except MetadError:
                 if time.monotonic() > until_s:
                     raise
             await asyncio.sleep(_LOOK_S)

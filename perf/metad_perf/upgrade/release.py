@@ -34,6 +34,7 @@ def unpacked(source: str, directory: Path) -> list[str]:
     for wheel in wheels:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(packages)
+    _run([str(python), "-m", "compileall", "-q", str(packages)])  # as pip does: else each start of a node would
     # Behind its own packages. What is installed there as a link to a checkout is not followed from a line like this.
     paths = {sysconfig.get_path(name) for name in ("purelib", "platlib")}
     (packages / "others.pth").write_text("".join(f"{path}\n" for path in sorted(paths)))
