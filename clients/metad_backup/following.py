@@ -18,7 +18,7 @@ from metad_client import Client, LogCutError, MetadError
 from metad_wire.cluster import GroupRecord
 from metad_wire.operator.backup import BackupEntries
 
-from .logs import ANSWER_S, read_log
+from .logs import ANSWER_S, Logs
 from .repository import BackupError, Manifest, Repository
 
 _FILE_BYTES: Final = 8 * 1024 * 1024
@@ -38,6 +38,7 @@ class Follower:
 
     def __init__(self, m: Client, repository: Repository, manifest: Manifest, wait_s: float = ANSWER_S) -> None:
         self._m = m
+        self._logs = Logs(m)
         self._wait_s = wait_s
         self._repository = repository
         self._manifest = manifest
@@ -93,7 +94,7 @@ class Follower:
         name = record.group_id.name
         nodes = sorted(record.replicas, key=lambda node: node == record.preferred)
         try:
-            return await read_log(self._m, nodes, name, after, self._wait_s)
+            return await self._logs.read(nodes, name, after, self._wait_s)
         except LogCutError:
             text = f"the log of {name} does not reach back to entry {after + 1}: take a new backup"
             raise BackupError(text) from None

@@ -44,7 +44,7 @@ from metad_wire.tables.declaration import DeclaredTable
 from metad_wire.tables.feature import TENANT_MOVES
 from metad_wire.tables.tenants import SCOPES, is_scoped
 
-from .logs import ANSWER_S, read_log
+from .logs import ANSWER_S, Logs
 
 _ROWS: Final = 1_000  # of one batch ...
 _BYTES: Final = 512 * 1024  # ... and their bytes: an entry holds a row of the largest value beside
@@ -552,6 +552,7 @@ class _Bringing:
         wait_s: float,
     ) -> None:
         self._m = m
+        self._logs = Logs(m)
         self._wait_s = wait_s
         self._tenant = tenant
         self._encoded = keys.text(tenant)
@@ -651,7 +652,7 @@ class _Bringing:
         while True:
             left_s = late_s - time.monotonic()
             try:
-                return await read_log(self._m, source.nodes, source.group.name, source.index, left_s)
+                return await self._logs.read(source.nodes, source.group.name, source.index, left_s)
             except LogCutError:
                 raise
             except MetadError:

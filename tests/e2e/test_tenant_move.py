@@ -207,6 +207,36 @@ async def test_leaders_change_in_both_clusters_meanwhile() -> None:
             assert len({one.key async for one in there.kv.scan("t", "x")}) == 20_000
 
 
+async def test_a_node_of_each_cluster_dies_meanwhile() -> None:
+    """It is not waited for with each page of a log: that took longer than what was written meanwhile."""
+    shape: dict[str, Any] = {"fsync": False, "groups": {"data": 1, "offset": 1}}
+    with cluster(3, **shape) as source, cluster(3, **shape) as target:
+        async with connect(source.url) as here, connect(target.url) as there:
+            writer, told = Writer(here, there), list[str]()
+            await writer.one()
+            first = [(of, await first_asked(c)) for of, c in ((source, here), (target, there))]
+
+            def tell(at: Progress) -> None:
+                if not told:
+                    for of, node in first:
+                        of.kill(node)
+                told.append(at.what)
+
+            async with writing(writer):
+                await asyncio.wait_for(move(here, there, "t", address=address(target), tell=tell), WAIT_S)
+                number = writer.number
+                await until(lambda: writer.number > number + 20, "it is written there")
+            assert told[-1] == "done"
+            assert await writer.missed(there) == []
+
+
+async def first_asked(c: Client) -> str:
+    """The node from which the log of data-0 is read, if it answers."""
+    known = (await c.cluster.map()).map
+    assert known is not None
+    return next(one.preferred for one in known.groups if one.group_id.name == "data-0")
+
+
 async def _takes(c: Client) -> bool:
     try:
         await c.kv.put("t", "probe", b"v", deadline_s=1.0)
