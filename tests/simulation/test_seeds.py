@@ -1,4 +1,4 @@
-"""Some fifty clusters, each with clients and faults of its own, and the same every time: they show that the
+"""Some two dozen clusters, each with clients and faults of its own, and the same every time: they show that the
 simulator works and what it does. Every planted bug is found by a scenario, and seeds that nobody has run before are for
 ``make soak``."""
 
@@ -19,7 +19,7 @@ import simulate
 from simulate import Result, main, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
-SEEDS = 20
+SEEDS = 10
 
 
 @pytest.mark.parametrize("nodes", [3, 5])
@@ -37,7 +37,7 @@ def test_seeds(nodes: int) -> None:
     assert sum(result.membership_changes for result in results) > SEEDS // 3
 
 
-@pytest.mark.parametrize(("nodes", "seeds"), [(3, 4), (5, 4)])
+@pytest.mark.parametrize(("nodes", "seeds"), [(3, 2), (5, 1)])
 def test_wide_seeds(nodes: int, seeds: int) -> None:
     """Floods of reads, disks that hang, machines that sleep, nodes that are configured in different ways."""
     print(f"{nodes} nodes, wide, seeds {SEED}..{SEED + seeds - 1}")
@@ -51,7 +51,7 @@ def test_a_seed_is_the_same_every_time() -> None:
     """Also where strings hash differently: no set decides anything."""
     code = (
         "from simulate import run_seed; import zlib; "
-        "runs = [run_seed(seed, 3, wide=wide, trace=True) for seed in range(3) for wide in (False, True)]; "
+        "runs = [run_seed(1, 3, wide=wide, trace=True) for wide in (False, True)]; "
         "assert all(run.trace for run in runs); "
         "print([zlib.crc32('\\n'.join(run.trace).encode()) for run in runs])"
     )
