@@ -1,4 +1,4 @@
-"""Some two dozen clusters, each with clients and faults of its own, and the same every time: they show that the
+"""Some fifty clusters, each with clients and faults of its own, and the same every time: they show that the
 simulator works and what it does. Every planted bug is found by a scenario, and seeds that nobody has run before are for
 ``make soak``."""
 
@@ -19,7 +19,7 @@ import simulate
 from simulate import Result, main, run_seeds
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0"))
-SEEDS = 10
+SEEDS = 20
 
 
 @pytest.mark.parametrize("nodes", [3, 5])

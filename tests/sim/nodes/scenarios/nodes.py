@@ -809,7 +809,7 @@ def a_node_that_ends_hands_over_first() -> None:
                 await asyncio.sleep(0.02)
 
         async def all_of(client: Client, name: str) -> None:
-            await asyncio.gather(*(write(client, f"{name}-{number}") for number in range(8)))
+            await asyncio.gather(*(write(client, f"{name}-{number}") for number in range(3)))
 
         tasks = [
             scene.begin(scene.one, lambda client: all_of(client, "one")),
