@@ -23,7 +23,7 @@ help:
 	@echo "make test       run every test: those of test-core, test-spark, test-fuzz and, with Chromium, console-test"
 	@echo "make test-core  run every test but those of Spark, the fuzzing and the console; they need 480 MB"
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
-	@echo "make test-fuzz  fuzz the frame decoder and the session, ten seconds each (METAD_FUZZ_SECONDS=10)"
+	@echo "make test-fuzz  fuzz the frame decoder and the session, four seconds each (METAD_FUZZ_SECONDS=4)"
 	@echo "make console-test  drive the console with a real Chromium, which Debian's packages install (METAD_SCREENSHOTS=DIR,"
 	@echo "                   METAD_CONSOLE_SESSIONS=10000000, METAD_CONSOLE_GROUPS=1000: a measurement then)"
 	@echo "make import-test  import from a real etcd and a real ZooKeeper, which Debian's packages install"

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -44,6 +45,7 @@ did do drop end escape fail fell felt found gave get go goes gone got had has ha
 left let lost made mean met might must need paid pause put reach read refuse reject resume run said sat saw sent set
 shall should shown stood take taken taught thought told took want was went were will won would write
 """
+_STRING = re.compile(r'"""[\s\S]*?"""')
 _BATCH = 1_000  # takeovers
 _ROUNDS = 3  # of a request: what not every round enters belongs to a timer
 
@@ -87,12 +89,6 @@ def name_of(file: Path) -> str:
     return str(file.relative_to(ROOT))
 
 
-@cache
-def tree(file: Path) -> ast.Module:
-    """What its text parses to."""
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
 def lines(files: list[Path]) -> int:
     """All lines of these files, empty ones and comments as well."""
     return sum(file.read_bytes().count(b"\n") for file in files)
@@ -111,55 +107,110 @@ class Definition:
     """A class or a function, with all that it stands in."""
 
     name: str  # path:Class.method
-    node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    is_class: bool
     public: bool
+    lines: int
+    parts: int  # the methods of a class, properties among them; the parameters of a function
+    text: str  # its docstring
 
 
-def definitions(files: list[Path]) -> Iterator[Definition]:
-    """Every class and function of these files, nested ones too."""
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What is kept of a file's syntax, which is many times as large."""
 
-    def inside(node: ast.AST, path: str, public: bool) -> Iterator[Definition]:
+    definitions: tuple[Definition, ...]  # nested ones too
+    imports: tuple[tuple[int, str, tuple[str, ...]], ...]  # (dots, module, names); no names: the module itself
+    top: frozenset[str]  # what is defined, assigned or imported outside of all functions and classes
+
+
+@cache
+def parsed(file: Path) -> Parsed:
+    """What its text parses to."""
+    found: list[Definition] = []
+    imports: list[tuple[int, str, tuple[str, ...]]] = []
+
+    def inside(node: ast.AST, path: str, public: bool) -> None:
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 name = f"{path}{child.name}"
                 shown = public and not child.name.startswith("_")
-                yield Definition(name, child, shown)
-                yield from inside(child, f"{name}.", shown and isinstance(child, ast.ClassDef))
-            elif not isinstance(child, ast.expr):  # none is in an expression, and most nodes are
-                yield from inside(child, path, public)
+                found.append(_definition(child, name, shown))
+                inside(child, f"{name}.", shown and isinstance(child, ast.ClassDef))
+            elif isinstance(child, ast.ImportFrom):
+                imports.append((child.level, child.module or "", tuple(alias.name for alias in child.names)))
+            elif isinstance(child, ast.Import):
+                imports.extend((0, alias.name, ()) for alias in child.names)
+            elif not isinstance(child, ast.expr):  # nothing is defined in an expression, and most nodes are
+                inside(child, path, public)
 
-    for file in files:
-        yield from inside(tree(file), f"{name_of(file)}:", True)
+    module = ast.parse(file.read_text(encoding="utf-8"))
+    inside(module, f"{name_of(file)}:", True)
+    return Parsed(tuple(found), tuple(imports), frozenset(_names(module)))
+
+
+def _definition(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef, name: str, public: bool) -> Definition:
+    if isinstance(node, ast.ClassDef):
+        parts = sum(isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) for child in node.body)
+    else:
+        given = node.args
+        parts = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs)
+    size = (node.end_lineno or 0) - node.lineno + 1
+    return Definition(name, isinstance(node, ast.ClassDef), public, size, parts, ast.get_docstring(node) or "")
+
+
+def _names(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (name for it in node.names for name in (it.name, it.asname) if name)
+        else:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def definitions(files: list[Path]) -> Iterator[Definition]:
+    """Every class and function of these files, nested ones too."""
+    return chain.from_iterable(parsed(file).definitions for file in files)
 
 
 def long_functions() -> dict[str, int]:
     """The functions of more than 60 lines, in the product, its tools and its tests: how many lines each has."""
-    found = {}
-    for each in definitions(every_file()):
-        size = (each.node.end_lineno or 0) - each.node.lineno + 1
-        if not isinstance(each.node, ast.ClassDef) and size > FUNCTION_LINES_MAX:
-            found[each.name] = size
-    return found
+    candidates = [file for file in every_file() if _may_be_long(file.read_text(encoding="utf-8"))]
+    return {
+        each.name: each.lines
+        for each in definitions(candidates)
+        if not each.is_class and each.lines > FUNCTION_LINES_MAX
+    }
+
+
+def _may_be_long(text: str) -> bool:
+    """Whether a file may have a function of more than 60 lines. Formatted text shows it by its indentation, and to
+    parse all files takes ten seconds."""
+    text = _STRING.sub(lambda found: "\n" * found[0].count("\n") + " " * 100, text)
+    begun: list[tuple[int, int]] = []  # (indentation, line) of the functions that a line may be in
+    number = 0
+    for number, line in enumerate(text.split("\n")):
+        code = line.lstrip(" ")
+        if not code or code[0] in ")]}#":
+            continue
+        indentation = len(line) - len(code)
+        while begun and begun[-1][0] >= indentation:
+            if number - begun.pop()[1] > FUNCTION_LINES_MAX:
+                return True
+        if code.startswith(("def ", "async def ")):
+            begun.append((indentation, number))
+    return any(number - first > FUNCTION_LINES_MAX for _, first in begun)
 
 
 def methods_per_class() -> dict[str, int]:
     """The classes of the product: how many methods each has, properties among them."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    return {
-        each.name: sum(isinstance(child, functions) for child in each.node.body)
-        for each in definitions(shipped())
-        if isinstance(each.node, ast.ClassDef)
-    }
+    return {each.name: each.parts for each in definitions(shipped()) if each.is_class}
 
 
 def constructor_parameters() -> dict[str, int]:
     """The constructors that are written out in the product: how many parameters each has besides ``self``."""
-    found = {}
-    for each in definitions(shipped()):
-        if not isinstance(each.node, ast.ClassDef) and each.node.name == "__init__":
-            given = each.node.args
-            found[each.name] = len(given.posonlyargs) + len(given.args) + len(given.kwonlyargs) - 1
-    return found
+    return {each.name: each.parts - 1 for each in definitions(shipped()) if each.name.endswith(".__init__")}
 
 
 def texts_without_verb() -> list[str]:
@@ -178,11 +229,7 @@ def texts_without_verb() -> list[str]:
         plain = re.sub(r":\w+:`[^`]*`|``[^`]*``", "", text.partition("\n\n")[0]).lower()
         return any(map(is_verb, re.findall("[a-z]+", plain)))
 
-    return [
-        each.name
-        for each in definitions(shipped())
-        if each.public and (text := ast.get_docstring(each.node)) and not has_verb(text)
-    ]
+    return [each.name for each in definitions(shipped()) if each.public and each.text and not has_verb(each.text)]
 
 
 def dangling_references() -> list[str]:
@@ -195,7 +242,7 @@ def dangling_references() -> list[str]:
         module = at / "__init__.py" if at.is_dir() else at.with_suffix(".py")
         if at == file.parent and len(dots) == 1:
             module = file  # a name beside
-        return not names if role == "mod" else bool(names) and _is_defined(module, names[0])
+        return not names if role == "mod" else bool(names) and names[0] in parsed(module).top
 
     return [
         f"{name_of(file)}: {found[0]}"
@@ -203,19 +250,6 @@ def dangling_references() -> list[str]:
         for found in re.finditer(r":(\w+):`(\.+)([\w.]+)`", file.read_text(encoding="utf-8"))
         if not is_there(file, found[1], found[2], found[3].split("."))
     ]
-
-
-def _is_defined(module: Path, name: str) -> bool:
-    """Whether a module's text defines, assigns or imports the name at its top level."""
-    for node in tree(module).body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
-            return True
-        if isinstance(node, ast.Import | ast.ImportFrom) and any(name in (it.asname, it.name) for it in node.names):
-            return True
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
-            return True
-    return False
 
 
 def modules() -> dict[str, Path]:
@@ -236,15 +270,10 @@ def importers() -> dict[str, set[str]]:
     found: dict[str, set[str]] = {name: set() for name in counted}
     for name, file in known.items():
         package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-        for node in ast.walk(tree(file)):
-            if isinstance(node, ast.ImportFrom):
-                above = package.split(".")[: -(node.level - 1) or None] if node.level else []
-                base = ".".join([*above, *filter(None, [node.module])])
-                named = [base, *(f"{base}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                named = [alias.name for alias in node.names]
-            else:
-                continue
+        for dots, source, names in parsed(file).imports:
+            above = package.split(".")[: -(dots - 1) or None] if dots else []
+            base = ".".join([*above, *filter(None, [source])])
+            named = [base, *(f"{base}.{alias}" for alias in names)]
             for each in named:
                 if each in found and each != name:
                     found[each].add(name)

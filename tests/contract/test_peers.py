@@ -19,7 +19,7 @@ import pytest
 import uvloop
 
 from metad_perf.errors import UsageError
-from metad_perf.peers import catalog
+from metad_perf.peers import catalog, etcd_client, grpc_peer, metad_peer
 from metad_perf.peers.catalog import KINDS, METAD, Chosen
 from metad_perf.peers.metad_peer import MetadNodes
 from metad_perf.peers.peer import Answer, Call, Client, Peer
@@ -205,7 +205,10 @@ def test_a_lapsing_session_begins_and_ends(running: Running) -> None:
     running.do(work)
 
 
-def test_a_lapsing_session_that_nobody_keeps_ends_by_itself(running: Running) -> None:
+def test_a_lapsing_session_that_nobody_keeps_ends_by_itself(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (etcd_client, grpc_peer, metad_peer):
+        monkeypatch.setattr(module, "LAPSING_S", 1)
+
     async def work(client: Client, prefix: str) -> None:
         names = [f"{prefix}-{i}" for i in range(20)]
         async with catalog.open_client(running.name, running.peer.endpoints(), 2) as other:

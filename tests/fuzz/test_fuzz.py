@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FUZZ = Path(__file__).with_name("fuzz_wire.py")
-SECONDS = int(os.environ.get("METAD_FUZZ_SECONDS", "10"))
+SECONDS = int(os.environ.get("METAD_FUZZ_SECONDS", "4"))
 
 
 @pytest.mark.parametrize("target", ["frame", "session"])

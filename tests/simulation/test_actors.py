@@ -13,7 +13,7 @@ from sim.nodes.cluster import Cluster, Settings
 from sim.nodes.trouble import CONVERGE_S, TROUBLE_S, Trouble
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 3_000
-SEEDS = 2
+SEEDS = 1
 _QUIET_S = 9.0
 
 

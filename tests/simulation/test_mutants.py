@@ -56,13 +56,7 @@ def test_every_mutant_of_units_is_killed_by_its_test() -> None:
     named = sorted({test for mutant in UNIT_MUTANTS for test in mutant.scenarios})
     command = [
         sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "sim.mutants.units",
+        *("-m", "pytest", "-q", "-rN", "--tb=no", "-p", "no:cacheprovider", "-p", "sim.mutants.units"),
         *named,
     ]
     ran = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=600, check=False)

@@ -9,7 +9,7 @@ from sim.nodes.cluster import Cluster, Settings
 from sim.nodes.zombies import play_brokers
 
 SEED = int(os.environ.get("METAD_TEST_SEED", "0")) + 2_000
-SEEDS = 2
+SEEDS = 1
 
 
 def test_a_life_that_is_over_writes_nothing_and_one_that_is_heard_of_is_not_over() -> None:

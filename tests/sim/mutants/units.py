@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import Phase, settings
 
 from .planting import Mutant, planted
 from .planting import one_edit as _m
@@ -2593,6 +2594,12 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
 _survivors = {mutant.name for mutant in UNIT_MUTANTS}
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """The first example that fails finds a bug, however large it is."""
+    settings.register_profile("mutants", settings.get_profile("metad"), phases=(Phase.explicit, Phase.generate))
+    settings.load_profile("mutants")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Have a test run once with each bug that it is to find."""
     bugs = [mutant for mutant in UNIT_MUTANTS if metafunc.definition.nodeid.endswith(mutant.scenarios)]
@@ -2601,7 +2608,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def bug(request: pytest.FixtureRequest) -> Iterator[None]:
-    """It is in the code before anything else of the test is made."""
+    """It is in the code before anything else of the test is made. Once a case of the test has found it, the others need
+    not."""
+    if request.param.name not in _survivors:
+        pytest.skip("found")
     with planted(request.param):
         yield
 

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from metad_client import cli
-from metad_client.cli import overview, people
+from metad_client.cli import command_line, overview, people
 from metad_client.cli.view import view
 from metad_wire import cluster as c
 from metad_wire import messages as m
@@ -48,8 +48,9 @@ ALL_SLOTS = b"\xff" * 128
 
 
 @pytest.fixture
-def ctl(scripted_server, capsys):
+def ctl(scripted_server, capsys, monkeypatch):
     """Runs metadctl against the scripted server: (exit status, stdout, stderr)."""
+    monkeypatch.setattr(command_line, "LOOK_AGAIN_S", 0.02)
 
     def run(*arguments):
         try:

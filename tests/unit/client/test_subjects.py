@@ -90,8 +90,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def wordless(path: Path) -> list[str]:
     """Places where an error about a record is made without words of its own, or with too few to say about which."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    found: list[str] = []
+    source = path.read_text()
+    if not any(name in source for name in ABOUT_A_RECORD):
+        return found
+    for node in ast.walk(ast.parse(source)):
         name = ""
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Name):
             name, text = node.exc.id, None

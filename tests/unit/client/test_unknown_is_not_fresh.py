@@ -20,7 +20,7 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*.py"))
     if "testing" not in path.parts
 ]
-AGES = re.compile(r"(^|_)(age|behind|silent|overdue|late|lag|lags|lasting|unclaimed|stale|leaderless)(_|$)")
+AGES = re.compile(r"(\b|_)(age|behind|silent|overdue|late|lag|lags|lasting|unclaimed|stale|leaderless)(_|\b)")
 """Names of what is best if it is 0."""
 KNOWN = {
     "Identity.age_ms": "0 says that no attempt came before",
@@ -53,8 +53,10 @@ def is_age(*names: str) -> bool:
 
 def defaults(path: Path) -> Iterator[tuple[str, int]]:
     """Every default that makes an age 0: its name, and the line."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
+    text = path.read_text()
+    if not AGES.search(text):
+        return
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or) and is_best(node.values[-1]):
             if is_age(*names_of(node.values[0])):
                 yield f"{path.stem}: or 0", node.lineno

@@ -192,6 +192,7 @@ class Reading:
         self.position = position
         self.token = token
         self.resumed = resumed  # the readers that were once made a token of
+        self._seen: tuple[set[Any], set[Any]] = set(), set()  # states without pins, and with pins
         self.states = [states(log, group, bounds, self.bits, position) for group, log in enumerate(world.logs)]
         self.ends = [len(log) for log in world.logs]
 
@@ -211,11 +212,15 @@ class Reading:
             yield self.position.Position.at(pins)
 
     def run(self, start: Any, cuts: int) -> int:
-        """Read to the end in every order. Returns how many different states the reader was in; raises Violated."""
+        """Read to the end in every order. Returns how many states the reader was in that no other start has led to;
+        raises Violated."""
         self._pinned = bool(start.indexes)
         last = tuple(self._first_version(start, slot) for slot in range(len(self.bits)))
-        todo = [(start, last, cuts)]
-        seen = {self._key(*todo[0])}
+        todo, seen = [(start, last, cuts)], self._seen[self._pinned]
+        before, first = len(seen), self._key(*todo[0])
+        if first in seen:
+            return 0
+        seen.add(first)
         while todo:
             position, last, left = todo.pop()
             self._resume(position)
@@ -227,7 +232,7 @@ class Reading:
                 if key not in seen:
                     seen.add(key)
                     todo.append(step)
-        return len(seen)
+        return len(seen) - before
 
     def _first_version(self, start: Any, slot: int) -> int:
         for reader, slots in start.readers.items():

@@ -26,9 +26,10 @@ def accepts(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        name = ast.unparse(node.func)
-        if node.func.attr in _ACCEPTS or name in ("websockets.serve", "server.serve"):
-            yield name
+        if node.func.attr in _ACCEPTS | {"serve"}:
+            name = ast.unparse(node.func)
+            if node.func.attr != "serve" or name in ("websockets.serve", "server.serve"):
+                yield name
 
 
 @pytest.mark.parametrize("package", ["metad", "metad_amqtt", "metad_client", "metad_wire"])

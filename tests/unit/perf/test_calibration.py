@@ -63,11 +63,12 @@ def test_unseen_storms_are_of_other_sizes_brokers_policies_and_triggers() -> Non
 
 
 def test_the_arguments_are_those_of_the_command() -> None:
+    parser = _parser()
     for one in storms():
         for scale in (1.0, 0.001):
             smaller = scaled(one, scale)
             assert isinstance(smaller, StormRun)
-            args = _parser().parse_args(smaller.arguments())
+            args = parser.parse_args(smaller.arguments())
             assert args.sessions == smaller.sessions >= 10 * args.brokers
             assert (args.policy, args.trigger, args.seed) == (one.policy, one.trigger, one.seed)
 

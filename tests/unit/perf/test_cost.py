@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import re
 import types
 from pathlib import Path
 
@@ -20,12 +20,8 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.mark.parametrize("where", PLACES)
 def test_each_place_is_in_the_code(where: str) -> None:
     base = ROOT / ("wire" if where.startswith("metad_wire") else "") / where
-    names = {
-        node.name
-        for path in ([base] if base.is_file() else base.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+    files = [base] if base.is_file() else base.rglob("*.py")
+    names = {name for path in files for name in re.findall(r"(?m)^ *(?:async )?def (\w+)", path.read_text())}
     assert names
     for begin in PLACES[where]:
         assert any(name.startswith(begin) for name in names), begin

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from metad.config import Config, load_config
 from metad.errors import ServerError, StorageError
 from metad.node.disk.stores import pair_stores
-from metad.node.environment import AsyncEnvironment
+from metad.node.environment import AsyncEnvironment, Queue
 from metad.node.node import Node
 from metad.node.replicas.driver import GroupDriver, Work
 from metad.storage.engine import UNBOUNDED_BYTES, Writes
@@ -61,6 +62,26 @@ class SteppedEnvironment(AsyncEnvironment):
     def syncer(self, store: LogStore, *, fsync: bool) -> SteppedSyncer:
         self.stepped = SteppedSyncer(store, fsync=fsync)
         return self.stepped
+
+
+class VirtualEnvironment(SteppedEnvironment):
+    """On a loop in virtual time: the clocks are the loop's, and what is done beside the loop is done at once."""
+
+    def now(self) -> float:
+        return self._loop.time()
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + int(1000 * self._loop.time())
+
+    def beside(
+        self, work: Callable[[], None], done: Callable[[BaseException | None], None], queue: Queue = Queue.FLUSHES
+    ) -> None:
+        failed: BaseException | None = None
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the node is told
+            failed = error
+        self.call_soon(partial(done, failed))
 
 
 class BreakableEngine(MemoryEngine):
@@ -127,6 +148,8 @@ class Answer:
 class Rig:
     """A node that can be crashed and opened again."""
 
+    environment: type[SteppedEnvironment] = SteppedEnvironment
+
     def __init__(self, **settings: Any) -> None:
         storage = {"engine": "memory"} | settings.pop("storage", {})
         groups = {"offset": 1, "data": 1} | settings.pop("groups", {})
@@ -154,7 +177,7 @@ class Rig:
     async def begin(self) -> Node:
         """A new life that has not made an fsync yet."""
         stores = pair_stores(self.config, LogStore(self.log_engine), self.state_engine)
-        self._node = Node(self.config, stores, SteppedEnvironment())
+        self._node = Node(self.config, stores, self.environment())
         try:
             self._node.start()
         except ServerError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from peer_rig import Stranger
-from server_rig import Rig
+from server_rig import Rig, VirtualEnvironment
 
 from metad.config import load_config
 from metad.errors import ConfigError
@@ -20,26 +21,28 @@ from metad.node.lives import Lives
 from metad.server.network import Network
 from metad.server.serve import Server
 from metad.storage.log import LogStore
-from metad.storage.memory import MemoryEngine
 from metad_wire.connection.frame import FrameType
+from sim.disk import SimDisk
 from sim.memory import MemoryTransport
+from sim.nodes.host import Pace, SimEnvironment
+from sim.nodes.loop import VirtualLoop
 from waiting import until
 
 RANDOM = re.compile("[0-9a-f]{32}")
 
 
 class Fleet:
-    """Nodes on one network, with disks that outlive them."""
+    """Nodes on one network and in virtual time, with disks that outlive them."""
 
     def __init__(self, founders: str = "abc") -> None:
         self.network = MemoryTransport()
         self.seeds = {name: f"{name}:1" for name in founders}
-        self.disks: dict[str, tuple[MemoryEngine, MemoryEngine]] = {}
+        self.disks: dict[str, tuple[SimDisk, SimDisk]] = {}
         self.servers: dict[str, Server] = {}
         self._running: dict[str, asyncio.Task[None]] = {}
 
     def stores(self, name: str, **settings: Any) -> Stores:
-        log, state = self.disks.setdefault(name, (MemoryEngine(), MemoryEngine()))
+        log, state = self.disks.setdefault(name, (SimDisk(), SimDisk()))
         config = load_config(None, {"node_id": name, "storage": {"engine": "memory"}, **settings})
         return pair_stores(config, LogStore(log), state)
 
@@ -48,7 +51,9 @@ class Fleet:
             cluster = {"join": [f"{join}:1"], "listen": f"{name}:1"} if join else {"seeds": self.seeds}
             overrides = {"node_id": name, "listen": f"{name}:2", "storage": {"engine": "memory"}, "cluster": cluster}
             config = load_config(None, {**overrides, **settings})
-            server = await Server.start(config, Network.only(self.network), stores=self.stores(name, **settings))
+            environment = SimEnvironment(VirtualLoop.running(), random.Random(name), Pace())
+            stores = self.stores(name, **settings)
+            server = await Server.start(config, Network.only(self.network), stores=stores, environment=environment)
             self.servers[name] = server
             self._running[name] = asyncio.create_task(server.run())
 
@@ -83,6 +88,7 @@ async def test_a_node_alone_gets_a_name_of_its_own_and_keeps_it() -> None:
     ids = []
     for _ in range(2):
         rig = Rig()
+        rig.environment = VirtualEnvironment
         first = (await rig.open()).identity.cluster_id
         rig.kill()
         assert (await rig.open()).identity.cluster_id == first

@@ -57,7 +57,7 @@ def _made(kind: str, number: int) -> Any:
         "ES256K": lambda: ec.generate_private_key(ec.SECP256K1()),
         "EdDSA": ed25519.Ed25519PrivateKey.generate,
         "Ed448": ed448.Ed448PrivateKey.generate,
-        "DSA": lambda: dsa.generate_private_key(2048),
+        "DSA": lambda: dsa.generate_private_key(1024),
     }[kind]()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -81,6 +82,7 @@ def touches(tree: ast.AST) -> Iterator[str]:
                 yield f"{of}.{function.attr}"
 
 
+@cache
 def found() -> dict[str, list[str]]:
     files: dict[str, list[str]] = {}
     for folder in FOLDERS:

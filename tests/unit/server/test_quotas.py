@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from server_rig import Answer, Rig
+from server_rig import Answer, Rig, VirtualEnvironment
 from test_permissions import APP, Line
 
 from metad.node.requests.quotas import Quotas, Wanted, _Rate
@@ -40,6 +40,7 @@ QUOTA, EXCEEDED = QuotaError.code, QuotaExceededError.code
 @pytest.fixture
 async def rig() -> AsyncIterator[Rig]:
     made = Rig()
+    made.environment = VirtualEnvironment
     await made.open()
     try:
         yield made
@@ -150,8 +151,8 @@ async def test_what_makes_no_sense_is_refused(rig: Rig, quota: Quota) -> None:
 
 async def counted(rig: Rig) -> None:
     """Until what is stored was counted, and told."""
-    for _ in range(120):
-        await asyncio.sleep(0.02)
+    for _ in range(24):
+        await asyncio.sleep(0.1)
         await rig.settle()
 
 

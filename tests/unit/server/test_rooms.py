@@ -53,17 +53,19 @@ OF_ONE: dict[str, str] = {
 """What each bound that is no room is a bound of."""
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
+def trees(word: str) -> Iterator[tuple[str, ast.Module]]:
+    """The modules in which a word occurs."""
     for place in PLACES:
         for path in sorted(place.rglob("*.py")):
             base = METAD if path.is_relative_to(METAD) else WIRE
-            yield ".".join(path.relative_to(base).with_suffix("").parts), ast.parse(path.read_text())
+            if word in (text := path.read_text()):
+                yield ".".join(path.relative_to(base).with_suffix("").parts), ast.parse(text)
 
 
 def declared() -> dict[str, set[str]]:
     """Every constant that ends in MAX, and every such limit of the configuration: by name, where it stands."""
     found: dict[str, set[str]] = {name: {"config"} for name in LimitsConfig.__struct_fields__ if name.endswith("_max")}
-    for module, tree in trees():
+    for module, tree in trees("_MAX"):
         for node in tree.body:
             targets = (
                 node.targets
@@ -83,7 +85,7 @@ def declared() -> dict[str, set[str]]:
 def calls(name: str) -> list[ast.Call]:
     return [
         node
-        for _, tree in trees()
+        for _, tree in trees(name)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
     ]

@@ -429,7 +429,7 @@ def crash(broker: str) -> Any:
 
 
 BETWEEN: dict[str, tuple[int, str, dict[int, list[Any]]]] = {
-    "nothing": (6, "ab", {}),
+    "nothing": (5, "ab", {}),
     "b never registers": (5, "a", {}),
     **{f"a move at {at}": (5, "ab", {at: [moving(1)]}) for at in (1, 2, 3)},
     "there and back": (5, "ab", {1: [moving(1)], 3: [moving(2)]}),

@@ -200,14 +200,14 @@ def test_a_disconnected_session_is_unknown() -> None:
 
 
 def test_it_grows_with_what_it_holds_and_not_past_its_bound() -> None:
-    cache = OwnerCache(4 * MIB)
+    cache = OwnerCache(MIB)
     row = owner("b")
     assert slots(cache) == _SLOTS_MIN
-    for number in range(300_000):
+    for number in range(75_000):
         name, crc = key(number)
         cache.learn(name, crc, row)
-    assert slots(cache) * 8 <= 4 * MIB < slots(cache) * 16
-    assert sum(cache.get(*key(number)) == row for number in range(300_000)) > slots(cache) // 2
+    assert slots(cache) * 8 <= MIB < slots(cache) * 16
+    assert sum(cache.get(*key(number)) == row for number in range(75_000)) > slots(cache) // 2
 
 
 def test_what_fits_well_is_kept() -> None:

@@ -43,7 +43,7 @@ def test_a_process_that_dies_at_any_step_leaves_the_old_or_the_new_pairs(kind: s
     source = open_engine(kind, tmp_path / "source")
     source.write({b"b%05d" % i: b"new" * 9 for i in range(900)})
     (tmp_path / "parts").mkdir()
-    for position, part in enumerate(parts_of(source, part_bytes=10_000)):
+    for position, part in enumerate(parts_of(source, part_bytes=20_000)):
         (tmp_path / "parts" / f"{position:03}").write_bytes(part)
     new = sorted({**dict(pairs_of(source)), **ON_TOP}.items())
     source.close()

@@ -50,7 +50,7 @@ def frames(rng: random.Random) -> bytes:
     return whole[: rng.randrange(len(whole) + 1)] if rng.random() < 0.3 else whole
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_no_payload_is_more_than_the_engine_can_take(seed: int) -> None:
     """It acts on it, ignores it or closes; it never fails, and never holds more than its windows."""
     rng = random.Random(seed)
