@@ -12,7 +12,7 @@ CONSOLE := $(VENV)/.installed-console
 ALL := $(VENV)/.installed-dev
 VERSIONS := pyproject.toml clients/pyproject.toml clients/metad_amqtt/pyproject.toml constraints.txt
 
-.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz console-test import-test test-fast test-touched check docs soak fuzz peers prometheus clean help
+.PHONY: setup demo mqtt log-broker run test test-core test-spark test-fuzz test-long console-test import-test test-fast test-touched check docs soak fuzz peers prometheus clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -20,9 +20,10 @@ help:
 	@echo "make mqtt       real MQTT clients on two brokers and three nodes; a broker and a leader are killed"
 	@echo "make log-broker a replicated log whose partitions metad assigns, under faults: nothing acknowledged may be lost"
 	@echo "make run        serve on 127.0.0.1:7420 in the foreground"
-	@echo "make test       run every test: those of test-core, test-spark, test-fuzz and, with Chromium, console-test"
+	@echo "make test       run the tests of test-core, test-spark, test-fuzz and, with Chromium, console-test"
 	@echo "make test-core  run every test but those of Spark, the fuzzing and the console; they need 480 MB"
 	@echo "make test-spark run the tests of the simulation on Spark and of the source of Spark"
+	@echo "make test-long  run the tests that play for long, which no other target runs"
 	@echo "make test-fuzz  fuzz the frame decoder and the session, four seconds each (METAD_FUZZ_SECONDS=4)"
 	@echo "make console-test  drive the console with a real Chromium, which Debian's packages install (METAD_SCREENSHOTS=DIR,"
 	@echo "                   METAD_CONSOLE_SESSIONS=10000000, METAD_CONSOLE_GROUPS=1000: a measurement then)"
@@ -85,8 +86,9 @@ JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
 # run tests compiles it.
 COMPILED = $(BIN)/metad-spark simulate --clients 100000 >/dev/null || true
 
+# DEMO='--sessions 1e6': see `metad-perf demo --help`.
 demo: $(SMALL)
-	@$(BIN)/metad-perf demo
+	@$(BIN)/metad-perf demo $(DEMO)
 
 # mosquitto's clients take part in it. Where they cannot be installed, their steps are left out, and that is said.
 MOSQUITTO = command -v mosquitto_sub >/dev/null || { \
@@ -114,20 +116,24 @@ ONCE_MORE = || { [ $$? -eq 1 ] && echo "=== These failed. Once more, with nothin
 	../$(BIN)/python -m pytest --last-failed$(1); }
 # What needs the packages of Spark, the fuzzer, or the console and a browser.
 APART := spark unit/spark fuzz console
-test test-core test-spark test-fuzz console-test import-test test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
+test test-core test-spark test-fuzz test-long console-test import-test test-fast test-touched: export PYTHONDONTWRITEBYTECODE :=
 test: setup
-	$(PYTEST) $(SIDE_BY_SIDE) -m 'not alone' $(call ONCE_MORE)
-	$(PYTEST) -m alone e2e $(call ONCE_MORE)
+	$(PYTEST) $(SIDE_BY_SIDE) -m 'not alone and not long' $(call ONCE_MORE)
+	$(PYTEST) -m 'alone and not long' e2e $(call ONCE_MORE)
 
 test-core: $(TESTS)
-	$(PYTEST) $(SIDE_BY_SIDE) -m 'not alone' $(APART:%=--ignore=%) $(call ONCE_MORE,$(APART:%= --ignore=%))
-	$(PYTEST) -m alone e2e $(call ONCE_MORE,$(APART:%= --ignore=%))
+	$(PYTEST) $(SIDE_BY_SIDE) -m 'not alone and not long' $(APART:%=--ignore=%) $(call ONCE_MORE,$(APART:%= --ignore=%))
+	$(PYTEST) -m 'alone and not long' e2e $(call ONCE_MORE,$(APART:%= --ignore=%))
+
+# Storms and soaks, for the nights: a shorter test of the same code is in the other targets.
+test-long: setup
+	$(PYTEST) $(SIDE_BY_SIDE) -m long $(call ONCE_MORE)
 
 test-spark: setup
-	$(PYTEST) $(SIDE_BY_SIDE) spark unit/spark
+	$(PYTEST) $(SIDE_BY_SIDE) -m 'not long' spark unit/spark
 
 test-fuzz: $(FUZZ)
-	$(PYTEST) fuzz
+	$(PYTEST) -m 'not long' fuzz
 
 # Without a browser `make test` skips these tests, and says so; here that is an error.
 BROWSER = { command -v chromium && command -v chromedriver; } >/dev/null || { \
@@ -138,16 +144,16 @@ BROWSER = { command -v chromium && command -v chromedriver; } >/dev/null || { \
 console-test: export METAD_REQUIRE_BROWSER := 1
 console-test: $(CONSOLE)
 	@$(BROWSER)
-	$(PYTEST) -rP console $(call ONCE_MORE, console)
+	$(PYTEST) -rP -m 'not long' console $(call ONCE_MORE, console)
 
 # Without the two `make test` skips these tests, and says so; here that is an error.
 IMPORTS := e2e/test_import_etcd.py e2e/test_import_zookeeper.py
 import-test: export METAD_REQUIRE_PEERS := 1
 import-test: $(TESTS) peers
-	$(PYTEST) -rP $(IMPORTS) $(call ONCE_MORE, $(IMPORTS))
+	$(PYTEST) -rP -m 'not long' $(IMPORTS) $(call ONCE_MORE, $(IMPORTS))
 
 test-fast: $(TESTS)
-	$(PYTEST) -q $(SIDE_BY_SIDE) -m 'not slow and not alone' --ignore=unit/spark golden contract unit
+	$(PYTEST) -q $(SIDE_BY_SIDE) -m 'not slow and not alone and not long' --ignore=unit/spark golden contract unit
 
 SINCE ?= HEAD
 test-touched: $(TESTS)

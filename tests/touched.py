@@ -140,7 +140,8 @@ def main() -> int:
     )
     bounded = Bounded(TIME_S)
     names = [str(ROOT / file) for file in chosen[:FILES_MAX]]
-    code = pytest.main(["-q", "-m", "not slow and not alone", str(ROOT / "tests" / BUGS), *names], plugins=[bounded])
+    quick = "not slow and not alone and not long"
+    code = pytest.main(["-q", "-m", quick, str(ROOT / "tests" / BUGS), *names], plugins=[bounded])
     if bounded.left or len(chosen) > FILES_MAX:
         print(f"Left out for lack of time: {bounded.left} tests, and {max(0, len(chosen) - FILES_MAX)} files.")
     if others:

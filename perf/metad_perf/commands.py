@@ -373,13 +373,14 @@ class Sessions(Options, frozen=True, kw_only=True):
     seconds: Annotated[float, "duration of a rate, or of a window"] = 10.0
     sessions: Annotated[int, "sessions that are held, as in 1e6"] = 1_000_000
     shares: Annotated[tuple[float, ...], "shares of them that end at once", "S,..."] = (0.1, 0.5, 1.0)
+    windows: Annotated[int, "of each work of expiry-storm, before the end and while it lasts"] = 3
     pairs: Annotated[int, "of windows, before there are live sessions and with them"] = 11
     processes: Annotated[int, "client processes of create-close"] = 1
     in_flight: Annotated[int, "clients of create-close at a time, at most"] = 512
 
     def checked(self) -> Sessions:
         """Raises UsageError."""
-        self._over_0("seconds", "sessions", "pairs", "processes")
+        self._over_0("seconds", "sessions", "pairs", "windows", "processes")
         if self.in_flight < self.processes:
             raise UsageError("--in-flight must be no less than --processes")
         if not self.rates or min(self.rates) < 0:
@@ -614,11 +615,15 @@ class Assignment(Options, frozen=True, kw_only=True):
     skip_many: Annotated[bool, "leave that out"] = False
     changes: Annotated[int, "in batches in a window; a quarter of it in single calls"] = 10_000
     pairs: Annotated[int, "of windows, with many partitions and with a thousand"] = 5
+    sessions: Annotated[int, "sessions that are updated beside metadata verbs"] = 100_000
+    seconds: Annotated[float, "duration of the verbs alone, and of the verbs beside the updates"] = 20.0
     limit_s: Annotated[float, "how long deaths or moves may take"] = 120.0
 
     def checked(self) -> Assignment:
         """Raises UsageError."""
         self._at_least_1("partitions", "moves", "batch", "in_flight", "pairs", "changes")
+        self._want("at least 100", "sessions", least=100)
+        self._over_0("seconds")
         if self.kill < 1 or self.brokers < self.kill + 5:
             raise UsageError("--kill must be at least 1, and --brokers more by 5: logs have three, one is drained")
         if self.nodes < 3 and self.kill_leader:
@@ -909,7 +914,9 @@ class Attack(Options, frozen=True, kw_only=True):
     only: Annotated[tuple[str, ...] | None, "attacks, strangers or insiders; default: all", "NAME,..."] = None
     windows: Annotated[int, "runs of each attack; their median counts"] = 3
     seconds: Annotated[float, "duration of each run"] = 2.0
-    quick: Annotated[bool, "run each attack once for a second, only to see whether it is refused"] = False
+    quick: Annotated[bool, "run each attack once for a second, and as any process, to see whether it is refused"] = (
+        False
+    )
     attacker_cpu: Annotated[int | None, "core of the attacker; default: the first", "N"] = None
 
 

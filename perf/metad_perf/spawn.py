@@ -1,4 +1,5 @@
-"""Runs a server under test as a child process: start, wait until it serves, kill, stop, and always clean up.
+"""Runs a server under test as a child process: start, wait until it serves, kill, stop, and always clean up. And how
+processes of clients are started.
 
 Any command that takes ``--data-dir``, ``--listen``, ``--config`` and ``--ready-file`` like ``metad serve``; or ``metad
 cluster``, whose nodes are its children. Blocking by design: asyncio code calls it through ``asyncio.to_thread``.
@@ -7,12 +8,16 @@ cluster``, whose nodes are its children. Blocking by design: asyncio code calls 
 from __future__ import annotations
 
 import contextlib
+import functools
+import multiprocessing
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
 import msgspec
@@ -304,6 +309,16 @@ def temporary_server(
     finally:
         server.kill()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@functools.cache
+def client_processes() -> ForkServerContext:
+    """What starts processes of clients. Each has an interpreter and an event loop of its own, as with "spawn". Each is
+    a copy of one that has imported what this process had when it started the first: it takes a moment, and not a
+    second of the processor."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(sorted(name for name in sys.modules if name.startswith(f"{__package__}.")))
+    return context
 
 
 def issued(directory: Path, nodes: Sequence[str]) -> dict[str, TlsFiles]:

@@ -1,26 +1,40 @@
-"""metadctl in this process, at a server."""
+"""metadctl in this process: a process of its own takes half a second to start, and tests run hundreds. Those of the
+README and of ``test_metadctl_*.py`` are processes."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 from metad import embedded
 from metad_client.cli.command_line import main
 
 
-def metadctl(server: embedded.Server, *arguments: str) -> tuple[int, str, str]:
-    """The exit status of a command, and what it prints on stdout and stderr."""
+class Said(NamedTuple):
+    """The exit status of a command, and what it has printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def metadctl(where: embedded.Server | embedded.Cluster | str, *arguments: str) -> Said:
+    """Run a command: at a server, or at endpoints; with an empty text at none. One at a time in all threads."""
+    endpoint = where if isinstance(where, str) else where.url.partition("//")[2]
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(["--endpoint", server.endpoint, *arguments])
-    return status, out.getvalue(), err.getvalue()
+        try:
+            status = main([*(("--endpoint", endpoint) if endpoint else ()), *arguments])
+        except SystemExit as end:  # a wrong command line
+            status = int(str(end.code))
+    return Said(status, out.getvalue(), err.getvalue())
 
 
-def printed(server: embedded.Server, *arguments: str) -> Any:
-    """The document of a command that succeeds."""
-    status, out, err = metadctl(server, *arguments, "--json")
-    assert (status, err) == (0, ""), arguments
-    return json.loads(out)
+def printed(where: embedded.Server | embedded.Cluster | str, *arguments: str, status: int = 0) -> Any:
+    """The document of a command that ends so."""
+    said = metadctl(where, *arguments, "--json")
+    assert said.returncode == status, said.stderr
+    assert status or not said.stderr, arguments
+    return json.loads(said.stdout)

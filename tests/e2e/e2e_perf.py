@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+
+from metad_perf.cli import main
 
 METAD_PERF = Path(sys.executable).with_name("metad-perf")
 
@@ -54,17 +60,27 @@ def report_of(tmp_path: Path, *args: object) -> dict[str, Any]:
     """The report of a command that succeeds."""
     path = tmp_path / "report.json"
     done = metad_perf(*args, "--json", path)
-    assert done.returncode == 0, done.stderr + done.stdout
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr}{done.stdout}"
     assert "Traceback" not in done.stderr
     report: dict[str, Any] = json.loads(path.read_text())
     return report
 
 
 def usage_error(word: str, *args: object) -> None:
-    """A wrong command line is told in one line that has the word, or in the last of those that argparse writes."""
-    wrong = metad_perf(*args)
-    assert (wrong.returncode, wrong.stdout) == (2, "")
-    *before, told = wrong.stderr.splitlines()
+    """A wrong command line is told in one line that has the word, or in the last of those that argparse writes. In this
+    process: a new one takes a second to start."""
+    out, err = io.StringIO(), io.StringIO()
+    policy, terminated = asyncio.get_event_loop_policy(), signal.getsignal(signal.SIGTERM)
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main([*map(str, args)])
+        except SystemExit as end:
+            status = int(str(end.code))
+        finally:
+            asyncio.set_event_loop_policy(policy)
+            signal.signal(signal.SIGTERM, terminated)
+    assert (status, out.getvalue()) == (2, "")
+    *before, told = err.getvalue().splitlines()
     assert told.startswith("metad-perf")
     assert word in told
     assert not before or before[0].startswith("usage: metad-perf ")

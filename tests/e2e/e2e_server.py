@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
+from multiprocessing import connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +21,8 @@ from metad_client import Client
 from metad_wire.transport.claims import Claim
 from waiting import WAIT_S, wait_until
 
+_STARTS = multiprocessing.get_context("forkserver")
+_STARTS.set_forkserver_preload(["metad.embedded", "metad.cli", "metad.process", "metad.supervisor", "metad_client"])
 _claims: list[Claim] = []
 METAD = Path(sys.executable).with_name("metad")
 SMALL = """
@@ -31,6 +37,55 @@ def free_ports(count: int) -> list[int]:
     """On loopback, for TCP and UDP: claimed until this process ends."""
     _claims.append(Claim(count))
     return list(_claims[-1].ports)
+
+
+def _main(argv: list[str], stderr: Path, environment: dict[str, str], directory: str) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(directory)
+    for number, file in ((1, Path(os.devnull)), (2, stderr)):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_APPEND), number)
+    from metad.cli import main
+
+    status = main(argv)
+    atexit._run_exitfuncs()  # as an interpreter that ends does: the log is written beside the loop
+    sys.exit(status)
+
+
+class Copy:
+    """``metad`` in a process, used as one of ``subprocess.Popen``: a copy of a process that has imported what a node
+    runs. A new interpreter needs a second for that, and tests start a thousand nodes."""
+
+    def __init__(self, command: Sequence[str], stderr: Path) -> None:
+        arguments = ([*command[1:]], stderr, {**os.environ}, os.getcwd())
+        self._process = _STARTS.Process(target=_main, args=arguments, daemon=True)
+        self._process.start()
+        self._lock = threading.Lock()  # threads may wait, too
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        with self._lock:
+            return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, once it has ended. Raises subprocess.TimeoutExpired."""
+        connection.wait([self._process.sentinel], timeout)
+        if (status := self.poll()) is None:
+            raise subprocess.TimeoutExpired("metad", timeout or 0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Nothing if it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Server:
@@ -54,11 +109,16 @@ class Server:
         (self.home / "metad.toml").write_text(config + SMALL if "[storage]" not in config else config)
         command = [str(METAD), "serve", "--data-dir", str(data_dir), "--listen", listen]
         command += ["--config", str(self.home / "metad.toml"), "--ready-file", str(self.ready_file), *flags]
-        if instead:
-            command = [*instead]
-        self._stderr = (self.home / "stderr").open("wb")
-        around = {**os.environ, **environment} if environment else None
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=self._stderr, env=around)
+        stderr = self.home / "stderr"
+        stderr.touch()
+        if instead or environment:
+            with stderr.open("wb") as file:
+                around = {**os.environ, **(environment or {})}
+                self.process: subprocess.Popen[bytes] | Copy = subprocess.Popen(
+                    [*(instead or command)], stdout=subprocess.DEVNULL, stderr=file, env=around
+                )
+        else:
+            self.process = Copy(command, stderr)
         self.endpoint = ""
 
     def __enter__(self) -> Self:
@@ -70,7 +130,6 @@ class Server:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(WAIT_S)
-        self._stderr.close()
 
     def ready(self) -> Self:
         """Wait until it serves."""
@@ -130,7 +189,7 @@ class Server:
         assert [line for line in self.stderr.splitlines() if not line.startswith("{")] == []
 
 
-def rss_bytes(process: subprocess.Popen[bytes]) -> int:
+def rss_bytes(process: subprocess.Popen[bytes] | Copy) -> int:
     """Resident memory of a process."""
     return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

@@ -4,12 +4,11 @@ was taken; as ``metadctl audit`` shows it, also behind a restart of all nodes.""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_metadctl import Said, metadctl
 from e2e_nodes import NAMES, Nodes
 
 from metad_client import Given, Grant, Options, PermissionDeniedError, blocking
@@ -17,7 +16,6 @@ from metad_wire.operator.authority import issue_fleet
 from metad_wire.transport.credentials import TlsFiles
 from waiting import WAIT_S, wait_until
 
-METADCTL = Path(sys.executable).with_name("metadctl")
 FLOOD = 300
 APP, OTHER, ONE, TWO = (f"metad://client/{name}" for name in ("app", "other", "one", "two"))
 
@@ -47,10 +45,8 @@ class Trail:
         lines: list[dict[str, Any]] = json.loads(found.stdout)["audit"]
         return lines[::-1]
 
-    def metadctl(self, *arguments: str, who: str = "ops") -> subprocess.CompletedProcess[str]:
-        common = ["--endpoint", f"metads://{self.nodes.where}", "--certs", str(self.certs), "--as", who]
-        command = [str(METADCTL), *arguments, *common]
-        return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    def metadctl(self, *arguments: str, who: str = "ops") -> Said:
+        return metadctl(f"metads://{self.nodes.where}", *arguments, "--certs", str(self.certs), "--as", who)
 
 
 def test_what_was_administered_refused_and_taken_stands_in_the_trail(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_metadctl import Said, metadctl
 
 from metad.embedded import Cluster, cluster
 from metad_backup.copies import opened, scratch_directory
@@ -33,14 +34,12 @@ METADCTL = Path(sys.executable).with_name("metadctl")
 SMALL: dict[str, Any] = {"fsync": False, "groups": {"data": 2, "offset": 1}}
 
 
-def ctl(where: Cluster | None, *words: str) -> subprocess.CompletedProcess[str]:
-    endpoint = [] if where is None else ["--endpoint", where.url.partition("//")[2]]
-    command = [str(METADCTL), *endpoint, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+def ctl(where: Cluster | None, *words: str) -> Said:
+    return metadctl(where or "", *words)
 
 
 def told(where: Cluster | None, *words: str) -> Any:
-    done = ctl(where, *words, "--json")
+    done = ctl(where, *words, "--json")  # it may say more on stderr
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -313,7 +312,7 @@ async def test_a_restore_that_was_killed_goes_on_and_one_that_is_given_up_leaves
         async with connect(target.url) as c:
             with pytest.raises(ZeroDivisionError):
                 await restore(c, copy, tell=lambda rows: None if rows < 1_500 else 1 / 0)  # type: ignore[arg-type, return-value]
-            assert ctl(target, "restore", f"{tmp_path}/b", "--cancel").returncode == 0
+            assert (await asyncio.to_thread(ctl, target, "restore", f"{tmp_path}/b", "--cancel")).returncode == 0
             assert [one async for one in c.kv.scan("n1")] == []
             with pytest.raises(ZeroDivisionError):
                 await restore(c, copy, tell=lambda rows: None if rows < 1_500 else 1 / 0)  # type: ignore[arg-type, return-value]

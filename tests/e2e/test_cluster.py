@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
+from e2e_metadctl import metadctl
 from e2e_nodes import NAMES, PAUSE_S, Nodes
 from e2e_server import until_settled
 
@@ -27,8 +24,6 @@ from metad_client import (
 )
 from metad_client.options import Options
 from waiting import wait_until
-
-METADCTL = Path(sys.executable).with_name("metadctl")
 
 
 class Writer:
@@ -130,8 +125,7 @@ async def test_reads_listings_and_the_shell_see_the_whole_cluster(nodes: Nodes) 
         groups = [group.group_id.name for group in known.map.groups]
 
     def ctl(*arguments: str) -> str:
-        command = [str(METADCTL), "--endpoint", nodes.endpoints["n3"], *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | {"COLUMNS": "200"})
+        done = metadctl(nodes.endpoints["n3"], *arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

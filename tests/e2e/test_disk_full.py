@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_metadctl import metadctl
 from e2e_nodes import NAMES, Nodes
-from e2e_server import METAD, Server, free_ports
+from e2e_server import Server, free_ports
 
 from metad_client import Client, KvDeleteItem, KvPutItem, MetadError, NoRoomError, SessionProperties, connect
 from waiting import wait_until
@@ -241,8 +242,7 @@ def alive(nodes: Nodes) -> None:
 
 async def status_of(server: Server) -> str:
     """As an operator sees it."""
-    command = [str(METAD.with_name("metadctl")), "--endpoint", server.endpoint, "status"]
-    return (await asyncio.to_thread(subprocess.run, command, check=False, capture_output=True, text=True)).stdout
+    return (await asyncio.to_thread(metadctl, server.endpoint, "status")).stdout
 
 
 async def refused(m: Client) -> None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from e2e_metadctl import metadctl
 from e2e_nodes import Nodes
 
 from metad_client import blocking
@@ -17,13 +18,8 @@ from waiting import WAIT_S, wait_until
 METADCTL = Path(sys.executable).with_name("metadctl")
 
 
-def ctl(nodes: Nodes, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [str(METADCTL), "--endpoint", nodes.where, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-
-
 def events(nodes: Nodes, *arguments: str) -> dict[str, Any]:
-    done = ctl(nodes, "events", "--json", *arguments)
+    done = metadctl(nodes.where, "events", "--json", *arguments)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
@@ -60,19 +56,19 @@ def test_a_killed_leader_is_told_by_those_that_are_left_and_by_itself_once_it_is
             return gained[-1][0] in others and gained[-1][1] > 1
 
         wait_until(led_again, "another node leads metadata-0")
-        page = ctl(nodes, "events", "--since", "1h")
+        page = metadctl(nodes.where, "events", "--since", "1h")
         assert page.returncode == 0
         assert f"metadctl: {leader} does not answer, so what it has logged is missing" in page.stderr
         assert all(len(line) <= 80 for line in page.stdout.splitlines())
         assert not any(f"Z  {leader}  " in line for line in page.stdout.splitlines())
-        lost = ctl(nodes, "events", "--node", leader)
+        lost = metadctl(nodes.where, "events", "--node", leader)
         assert (lost.returncode, lost.stdout) == (1, "")
 
         nodes.restart(leader)
         since = events(nodes, "--node", leader)
         assert [one["event"] for one in since["events"]].count("recovered") == 1
         assert {one["node"] for one in since["events"]} == {leader}
-        known = ctl(nodes, "events", "--since", "1h").stderr
+        known = metadctl(nodes.where, "events", "--since", "1h").stderr
         assert known.startswith("metadctl: nothing is known of before (")
         assert f"{leader}: " in known
 

@@ -5,18 +5,17 @@ The list of commands is the command line's own. Programs have the numbers, with 
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from e2e_metadctl import metadctl
 from test_metadctl_unknown_names import leaves
 
 from metad import embedded
 from metad_client import Given, Record, SessionProperties, Subscription, SubscriptionOptions, Will, blocking
-from metad_client.cli.command_line import build_parser, main
+from metad_client.cli.command_line import build_parser
 from metad_wire.families import PLURALS
 
 ASKED: Final = {
@@ -118,8 +117,6 @@ def test_every_command_that_reads_is_here() -> None:
 
 @pytest.mark.parametrize("command", ASKED)
 def test_no_raw_number_has_a_unit_in_its_name(endpoint: str, command: str) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(["--endpoint", endpoint, *command.removesuffix(" --wide").split(), *ASKED[command]])
-    assert status == 0, err.getvalue()
-    assert not RAW.search(out.getvalue()), out.getvalue()
+    said = metadctl(endpoint, *command.removesuffix(" --wide").split(), *ASKED[command])
+    assert said.returncode == 0, said.stderr
+    assert not RAW.search(said.stdout), said.stdout

@@ -6,15 +6,14 @@ The list is the command line's own: a new command is tried as soon as it is ther
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
+from e2e_metadctl import metadctl
 
 from metad import embedded
-from metad_client.cli.command_line import build_parser, main
+from metad_client.cli.command_line import build_parser
 from metad_wire.families import PLURALS
 
 MAKES: Final = {
@@ -104,11 +103,8 @@ def test_the_list_is_the_command_lines_own() -> None:
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if one not in {*MAKES, *FOLLOWS, *LISTS}])
 def test_a_name_that_nothing_has_is_an_error(endpoint: str, command: str) -> None:
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        status = main(["--endpoint", endpoint, *command.split(), *COMMANDS[command]])
-    assert status == 1, out.getvalue()
-    assert out.getvalue() == ""
-    assert err.getvalue().startswith("metadctl: ")
-    assert err.getvalue().count("\n") == 1
-    assert NAME in err.getvalue()
+    said = metadctl(endpoint, *command.split(), *COMMANDS[command])
+    assert (said.returncode, said.stdout) == (1, "")
+    assert said.stderr.startswith("metadctl: ")
+    assert said.stderr.count("\n") == 1
+    assert NAME in said.stderr

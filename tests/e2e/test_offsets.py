@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
+import e2e_metadctl
 import pytest
 from e2e_server import Server
 
@@ -16,8 +15,7 @@ from metad_wire.messages import GENERATION_MAX
 
 def test_a_fenced_group_is_freed_and_a_dead_one_deleted(tmp_path: Path) -> None:
     def metadctl(server: Server, *arguments: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "metad_client.cli", "--endpoint", server.endpoint, "--json", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = e2e_metadctl.metadctl(server.endpoint, "--json", *arguments)
         return done.returncode, done.stdout + done.stderr
 
     with Server(tmp_path / "d") as server, blocking.connect(server.ready().url) as client:

@@ -104,15 +104,18 @@ def is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
-def test_the_first_command_runs_the_main_job_and_prints_what_the_page_shows(home: Path) -> None:
+@pytest.mark.parametrize("sessions", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
+def test_the_first_command_runs_the_main_job_and_prints_what_the_page_shows(home: Path, sessions: int) -> None:
     first, tests = commands(README.partition("\n## ")[0])
     assert (first, tests) == ("make demo", "make test")
-    printed = done(home, first)
-    assert re.search(r"100,000 sessions came back in [\d.]+ s.*nothing was lost\.", printed, re.DOTALL), printed
+    small = "" if sessions == 100_000 else f" 'DEMO=--sessions {sessions}'"
+    printed = done(home, first + small)
+    came = f"{sessions:,} sessions came back in [\\d.]+ s.*nothing was lost\\."
+    assert re.search(came, printed, re.DOTALL), printed
     steps = ["metad starts", "brokers store", "comes back at once", "kill -9 of", "serves again", "is read back"]
     assert [step for step in steps if step not in printed] == [], "it is told as it happens"
     page = (home / "storm.html").read_text()
-    assert re.search(r"100,000 clients of \d+ brokers came back to 3 nodes", page)
+    assert re.search(f"{sessions:,} clients of \\d+ brokers came back to 3 nodes", page)
     (shown,) = (block for block in blocks(README) if block.startswith("A reconnect storm"))
     rows = [line.split("│")[1] for line in shown.splitlines() if line.startswith("│")]
     assert len(rows) > 5
@@ -128,9 +131,8 @@ def test_the_second_command_runs_every_test(home: Path) -> None:
     lines = [line.partition(" || ") for line in planned.splitlines() if "-m pytest" in line]
     assert all(again.endswith(" -m pytest --last-failed; }") for _, _, again in lines), "what has failed, once more"
     runs = [shlex.split(first.partition("-m pytest ")[2]) for first, _, _ in lines]
-    assert [run[run.index("-m") :] for run in runs] == [["-m", "not alone"], ["-m", "alone", "e2e"]], (
-        "together all tests"
-    )
+    chosen = [["-m", "not alone and not long"], ["-m", "alone and not long", "e2e"]]
+    assert [run[run.index("-m") :] for run in runs] == chosen, "together all tests but those for `make test-long`"
     assert not any(word.startswith("--ignore") or word.endswith(".py") for run in runs for word in run)
     others = {path for path in (ROOT / "tests").rglob("test_*.py") if "@pytest.mark." + "alone" in path.read_text()}
     assert all(path.parent.name == "e2e" for path in others), "the second run looks for them there"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_metadctl import metadctl
 from e2e_nodes import Nodes
 from e2e_server import METAD
 
@@ -17,13 +17,12 @@ from metad_client import Options, blocking
 from metad_wire.transport.credentials import client_files
 from waiting import wait_until
 
-METADCTL = Path(sys.executable).with_name("metadctl")
 NODES = {"a": "eu", "b": "us", "c": "ap"}
 TIMEOUT_S = 120.0
 
 
 def ctl(*arguments: str) -> Any:
-    done = subprocess.run([str(METADCTL), *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = metadctl("", *arguments)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout) if "--json" in arguments else done.stdout
 

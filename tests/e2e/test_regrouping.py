@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_metadctl import metadctl
 from e2e_nodes import PAUSE_S, Nodes
 from e2e_server import METAD, Server
 
@@ -59,11 +60,16 @@ async def follow(watch: Watch, seen: list[tuple[str, int]]) -> None:
 
 async def ctl(where: str, *words: str, status: int = 0) -> str:
     """What ``metadctl`` says: on stdout, or on stderr if it is to fail."""
-    command = [METAD.with_name("metadctl"), "--endpoint", where, *words]
-    run = subprocess.run
-    done = await asyncio.to_thread(run, command, capture_output=True, text=True, timeout=2 * WAIT_S, check=False)
+    done = await asyncio.to_thread(metadctl, where, *words)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stderr if status else done.stdout
+
+
+async def process(where: str, *words: str) -> None:
+    """The command as a process of its own, beside others."""
+    command = [METAD.with_name("metadctl"), "--endpoint", where, *words]
+    done = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
+    assert await done.wait() == 0
 
 
 async def told(where: str, *words: str) -> Any:
@@ -137,7 +143,7 @@ async def test_two_operators_regroup_at_once_and_are_told_of_the_end_when_it_has
         async with connect(nodes.url) as client:
             writer = Writer(client)
             await writer.more()
-            both = (ctl(nodes.where, "groups", "split", group, *WAITS) for group in ("data-0", "data-1"))
+            both = (process(nodes.where, "groups", "split", group, *WAITS) for group in ("data-0", "data-1"))
             await asyncio.gather(*both)
             assert await moves() == [0, 0, 0]
             found = {one["group"]: one for one in (await told(nodes.where, "groups", "explain"))["groups"]}
@@ -146,7 +152,7 @@ async def test_two_operators_regroup_at_once_and_are_told_of_the_end_when_it_has
             new.sort(key=lambda one: one["slot_ranges"])
             assert [one["slot_ranges"] for one in (found["data-0"], found["data-1"], *new)] == halves
             both = (
-                ctl(nodes.where, "groups", "merge", one["group"], "--into", f"data-{number}", *WAITS)
+                process(nodes.where, "groups", "merge", one["group"], "--into", f"data-{number}", *WAITS)
                 for number, one in enumerate(new)
             )
             await asyncio.gather(*both)

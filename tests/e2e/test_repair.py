@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from e2e_metadctl import metadctl, printed
 from e2e_nodes import Nodes
 from e2e_server import METAD, Server
 
@@ -30,9 +31,7 @@ def has(directory: Path, text: bytes) -> bool:
 
 
 def codes(nodes: Nodes) -> set[str]:
-    command = [METAD.with_name("metadctl"), "--endpoint", nodes.where, "status", "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    return {problem["code"] for problem in json.loads(ran.stdout)["problems"]}
+    return {problem["code"] for problem in printed(nodes.where, "status")["problems"]}
 
 
 def test_a_changed_state_is_found_and_replaced(tmp_path: Path) -> None:
@@ -61,11 +60,11 @@ def test_what_is_deleted_is_dropped_from_the_files(tmp_path: Path) -> None:
                 names = [f"k{number}" for number in range(begin, begin + 200)]
                 client.kv.put_many([KvPutItem("ns", name, name.encode() * 100) for name in names]).raise_for_error()
                 client.kv.delete_many([KvDeleteItem("ns", name) for name in names[10:]]).raise_for_error()
-        (found,) = json.loads(run("metadctl", "--endpoint", server.endpoint, "compact", "all", "--json").stdout)
+        (found,) = printed(server.endpoint, "compact", "all")
         assert (found["node"], found["error"]) == ("node-1", "")
         assert found["done"] == found["parts"] > 0
         assert found["freed_bytes"] > 100_000
-        stranger = run("metadctl", "--endpoint", server.endpoint, "compact", "n9")
+        stranger = metadctl(server.endpoint, "compact", "n9")
         assert stranger.stderr == "metadctl: n9 is no member of the cluster\n"
 
 
@@ -87,7 +86,7 @@ def test_two_of_three_disks_are_lost(tmp_path: Path) -> None:
     with Nodes(tmp_path) as nodes:
         with blocking.connect(nodes.url) as client:
             client.kv.put_many(PUTS).raise_for_error()
-            split = run("metadctl", "--endpoint", nodes.where, "groups", "split", "data-0", "--wait")
+            split = metadctl(nodes.where, "groups", "split", "data-0", "--wait")
             assert split.returncode == 0, split.stderr
             before = client.cluster.map().map
             assert before is not None
@@ -136,7 +135,7 @@ def test_two_of_three_disks_are_lost(tmp_path: Path) -> None:
             assert [kv and kv.value for kv in found] == [put.value for put in PUTS]
             record = client.kv.get("after", "k")
             assert record is not None
-        listed = run("metadctl", "--endpoint", nodes.where, "audit")
+        listed = metadctl(nodes.where, "audit")
         assert "metad recover" in listed.stdout
 
 

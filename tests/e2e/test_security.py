@@ -9,14 +9,13 @@ import json
 import os
 import shutil
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_metadctl import metadctl
 from e2e_server import Server, free_ports
 
 from metad_client import Given, Grant, KvPutItem, Options, UnauthenticatedError, blocking
@@ -45,7 +44,6 @@ from metad_wire.transport.tcp import TcpTransport
 from metad_wire.transport.tls import TlsTransport
 from waiting import wait_until
 
-METADCTL = Path(sys.executable).with_name("metadctl")
 TIMEOUT_S = 120.0
 SCHEMES = ("metads", "metadq")
 TRANSPORTS: dict[str, Callable[[TlsFiles], Transport]] = {
@@ -594,12 +592,14 @@ def test_auto_gets_through_where_tcp_does_not(door: Door, tmp_path: Path) -> Non
                 assert client.statistics().via == {"node-1": "quic"}
 
 
+def flags_of(files: TlsFiles) -> list[str]:
+    return ["--tls-ca", files.ca, "--tls-cert", files.certificate, "--tls-key", files.key]
+
+
 def test_metadctl_says_by_what_it_goes(door: Door) -> None:
     files = certificates.client("app")
     for scheme, via in (("metads", "tls"), ("metadq", "quic"), ("metad+auto", "tls")):
-        command = [str(METADCTL), "--endpoint", door.url(scheme), "--tls-ca", files.ca]
-        command += ["--tls-cert", files.certificate, "--tls-key", files.key, "status"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = metadctl(door.url(scheme), *flags_of(files), "status")
         assert done.returncode == 0, done.stderr
         assert f", via {via}\n" in done.stdout
 
@@ -610,9 +610,7 @@ def test_metadctl_with_certificates_never_speaks_clear_text(door: Door) -> None:
         (f"127.0.0.1:{door.port}", 0, ", via tls\n"),
         (door.url("metad"), 2, "metad:// is in clear text, and certificates are given"),
     ):
-        command = [str(METADCTL), "--endpoint", endpoint, "--tls-ca", files.ca]
-        command += ["--tls-cert", files.certificate, "--tls-key", files.key, "status"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = metadctl(endpoint, *flags_of(files), "status")
         assert done.returncode == code, done.stderr
         assert words in done.stdout + done.stderr
 
@@ -793,29 +791,28 @@ def test_a_certificate_that_ends_ends_its_connections(checked: Door, scheme: str
 
 
 def test_metadctl_says_and_changes_who_may_do_what(checked: Door, tmp_path: Path) -> None:
-    def metadctl(files: TlsFiles, *words: str, status: int = 0) -> Any:
-        command = [METADCTL, "--endpoint", f"metads://127.0.0.1:{checked.port}", "--tls-ca", files.ca, "--json"]
-        command += ["--tls-cert", files.certificate, "--tls-key", files.key, "auth", *words]
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    def auth(files: TlsFiles, *words: str, status: int = 0) -> Any:
+        where = f"metads://127.0.0.1:{checked.port}"
+        ran = metadctl(where, *flags_of(files), "--json", "auth", *words)
         assert ran.returncode == status, ran.stderr
         return json.loads(ran.stdout) if ran.stdout else ran.stderr
 
     boss, team = certificates.client("boss"), certificates.client("team")
-    assert metadctl(boss, "whoami")["administers"]
-    metadctl(boss, "role", "topics-of-acme", "read,write:topic:acme*:orders/", "--about", "for tests")
-    assert metadctl(boss, "grant", "team", "topics-of-acme", "reader@b")["roles"][1] == {"role": "reader", "scope": "b"}
+    assert auth(boss, "whoami")["administers"]
+    auth(boss, "role", "topics-of-acme", "read,write:topic:acme*:orders/", "--about", "for tests")
+    assert auth(boss, "grant", "team", "topics-of-acme", "reader@b")["roles"][1] == {"role": "reader", "scope": "b"}
     for right, key, may in (
         ("write", "acme1/orders/x", 0),
         ("write", "acme/x", 1),
         ("read", "b/x", 0),
         ("read", "*", 1),
     ):
-        assert metadctl(boss, "can", "team", right, "topic", key, status=may)["may"] is not bool(may)
-    assert "may not read principal" in metadctl(team, "bindings", status=1)
-    assert {one["role"] for one in metadctl(boss, "roles")["roles"]} > {"admin", "reader", "topics-of-acme"}
-    assert "has the role" in metadctl(boss, "drop", "topics-of-acme", status=1)
-    assert metadctl(boss, "revoke", "team")["roles"] == []
-    metadctl(boss, "drop", "topics-of-acme")
-    assert metadctl(boss, "deny", "broker/b1")["principal"] == "metad://broker/b1"
-    assert metadctl(boss, "bindings")["bindings"] == [{"principal": "metad://broker/b1", "roles": [], "denied": True}]
-    metadctl(boss, "allow", "broker/b1")
+        assert auth(boss, "can", "team", right, "topic", key, status=may)["may"] is not bool(may)
+    assert "may not read principal" in auth(team, "bindings", status=1)
+    assert {one["role"] for one in auth(boss, "roles")["roles"]} > {"admin", "reader", "topics-of-acme"}
+    assert "has the role" in auth(boss, "drop", "topics-of-acme", status=1)
+    assert auth(boss, "revoke", "team")["roles"] == []
+    auth(boss, "drop", "topics-of-acme")
+    assert auth(boss, "deny", "broker/b1")["principal"] == "metad://broker/b1"
+    assert auth(boss, "bindings")["bindings"] == [{"principal": "metad://broker/b1", "roles": [], "denied": True}]
+    auth(boss, "allow", "broker/b1")

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import json
 import os
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
+from e2e_metadctl import printed
 from jwt.algorithms import ECAlgorithm
-from test_security import METADCTL, SCHEMES, TIMEOUT_S, Door, is_closed, refused
+from test_security import SCHEMES, TIMEOUT_S, Door, is_closed, refused
 
 from metad.server.jwt_keys import LEEWAY_S
 from metad_client import Given, Grant, UnauthenticatedError
@@ -211,10 +211,7 @@ def _complaints(door: Door) -> int:
 
 def test_metadctl_shows_the_principal_of_a_jwt(door: Door, issuer: Issuer, tmp_path: Path) -> None:
     (tmp_path / "token").write_bytes(issuer.token("auth0|5") + b"\n")
-    command = [METADCTL, "--endpoint", f"metads://127.0.0.1:{door.port}", "--tls-ca", ANYBODY().ca, "--json"]
-    command += ["--token-file", str(tmp_path / "token"), "auth", "whoami"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert ran.returncode == 0, ran.stderr
-    found = json.loads(ran.stdout)
+    flags = ("--tls-ca", ANYBODY().ca, "--token-file", str(tmp_path / "token"))
+    found = printed(f"metads://127.0.0.1:{door.port}", *flags, "auth", "whoami")
     assert (found["principal"], found["administers"]) == ("metad://client/auth0%7C5", False)
     assert found["roles"] == [{"role": "writer", "scope": "*"}]

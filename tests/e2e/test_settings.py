@@ -6,23 +6,13 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
+from e2e_metadctl import metadctl as ctl
+from e2e_metadctl import printed as told
 from e2e_nodes import Nodes
 from e2e_server import METAD, Server
 
 from waiting import wait_until
-
-
-def ctl(where: str, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [METAD.with_name("metadctl"), "--endpoint", where, *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-
-
-def told(where: str, *words: str, status: int = 0) -> Any:
-    ran = ctl(where, *words, "--json")
-    assert ran.returncode == status, ran.stderr
-    return json.loads(ran.stdout)
 
 
 def test_what_is_set_counts_at_once_and_after_a_crash(tmp_path: Path) -> None:

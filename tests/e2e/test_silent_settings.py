@@ -55,11 +55,13 @@ def test_another_number_of_groups_is_noticed(tmp_path: Path) -> None:
         assert line["reason"] == "the cluster has 3; metadctl groups add --kind data adds one"
 
 
-def test_a_join_target_that_never_answers_is_named_with_what_it_should_be(tmp_path: Path) -> None:
+def test_who_is_waited_for_is_named(tmp_path: Path) -> None:
+    """Seeds that are not there; a join target that never answers, with what it should be."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         target = f"127.0.0.1:{silent.getsockname()[1]}"
         config = f'node_id = "b"\n[cluster]\njoin = ["{target}"]\n'
-        with Server(tmp_path / "b", config=config) as server:
+        seeds = toml("a", seeds_of("a", "b", "c"))
+        with Server(tmp_path / "b", config=config) as server, Server(tmp_path / "a", config=seeds) as founder:
             wait_until(lambda: server.events("cannot_join_yet"), "the first line")
             line = server.events("cannot_join_yet")[0]
             assert (line["through"], line["error"]) == (target, "it does not answer")
@@ -67,12 +69,8 @@ def test_a_join_target_that_never_answers_is_named_with_what_it_should_be(tmp_pa
             line = server.events("not_serving")[0]
             assert line["join"] == [target]
             assert "listener for nodes" in line["reason"]
-
-
-def test_seeds_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with Server(tmp_path / "a", config=toml("a", seeds_of("a", "b", "c"))) as server:
-        wait_until(lambda: server.events("not_serving"), "why it does not serve")
-        assert server.events("not_serving")[0]["unreached"] == ["b", "c"]
+            wait_until(lambda: founder.events("not_serving"), "why it does not serve")
+            assert founder.events("not_serving")[0]["unreached"] == ["b", "c"]
 
 
 def test_http_is_named_as_http(tmp_path: Path) -> None:

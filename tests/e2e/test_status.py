@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e_metadctl import Said, metadctl
 from e2e_nodes import NAMES, Nodes
 from e2e_server import METAD
 
 from waiting import wait_until
 
-METADCTL = Path(sys.executable).with_name("metadctl")
 GROUPS = {"metadata-0", "offset-0", "offset-1", "data-0", "data-1"}
 PAGE_CHARS = 80
 
@@ -24,35 +23,44 @@ PAGE_CHARS = 80
 class Watched(Nodes):
     """Three nodes, and what metadctl says of them."""
 
-    def logs(self, name: str, event: str) -> list[dict[str, Any]]:
-        return self.servers[name].events(event)
+    def ctl(self, *arguments: str) -> Said:
+        return metadctl(self.endpoints["n1"], *arguments)
 
-    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(METADCTL), "--endpoint", self.endpoints["n1"], *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
-    def until(self, verdict: str, *codes: str, everywhere: str = "", text: str = "") -> dict[str, Any]:
-        """Wait until this is the verdict and these are the codes of the problems, and return everything. All groups
-        have the problem ``everywhere``, and a problem's text begins with ``text``."""
-        row: dict[str, Any] = {}
+class Local:
+    """``metad cluster`` with three nodes."""
 
-        def seen() -> bool:
-            row.clear()
-            row.update(json.loads(self.ctl("status", "--json").stdout))
-            found = row["problems"]
-            about = {one["group"] for one in found if one["code"] == everywhere}
-            return (
-                row["verdict"] == verdict
-                and {one["code"] for one in found} == {*codes}
-                and about == (GROUPS if everywhere else about)
-                and (not text or any(one["text"].startswith(text) for one in found))
+    def __init__(self, home: Path) -> None:
+        self.directory, self.ready, self.log = home / "d", home / "ready", home / "stderr"
+        self.start()
+
+    def start(self) -> None:
+        command = [str(METAD), "cluster", "--nodes", "3", "--data-dir", str(self.directory)]
+        with self.log.open("wb") as stderr:
+            self.process = subprocess.Popen(
+                [*command, "--ready-file", str(self.ready)], stdout=subprocess.DEVNULL, stderr=stderr
             )
 
-        try:
-            wait_until(seen, f"{verdict} with {codes}")
-        except AssertionError as error:
-            raise AssertionError(f"{error}: {json.dumps(row['problems'], indent=1)}") from None
-        return row
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(120) == 0
+
+    def events(self, name: str = "", node: str = "") -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return [line for line in lines if name in ("", line["event"]) and node in ("", line["node"])]
+
+    def endpoints(self) -> list[str]:
+        wait_until(self.ready.exists, "ready file")
+        return list(json.loads(self.ready.read_text())["endpoints"])
+
+    def ctl(self, *arguments: str) -> Said:
+        wait_until(lambda: self.events("serving", "n1"), "n1 serves")
+        return metadctl(self.events("serving", "n1")[0]["endpoint"], *arguments)
+
+    def know_each_other(self) -> bool:
+        """Whether every node has told the others of its data directory."""
+        done = self.ctl("members", "--json")
+        return done.returncode == 0 and all(row["clients"] for row in json.loads(done.stdout))
 
 
 @pytest.fixture
@@ -61,7 +69,40 @@ def nodes(tmp_path: Path) -> Iterator[Watched]:
         yield nodes
 
 
-def check(nodes: Watched, status: int, first: str) -> list[str]:
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Local]:
+    local = Local(tmp_path)
+    yield local
+    if local.process.poll() is None:
+        local.process.kill()
+        local.process.wait()
+
+
+def until(nodes: Watched | Local, verdict: str, *codes: str, everywhere: str = "", text: str = "") -> dict[str, Any]:
+    """Wait until this is the verdict and these are the codes of the problems, and return everything. All groups have
+    the problem ``everywhere``, and a problem's text begins with ``text``."""
+    row: dict[str, Any] = {}
+
+    def seen() -> bool:
+        row.clear()
+        row.update(json.loads(nodes.ctl("status", "--json").stdout))
+        found = row["problems"]
+        about = {one["group"] for one in found if one["code"] == everywhere}
+        return (
+            row["verdict"] == verdict
+            and {one["code"] for one in found} == {*codes}
+            and about == (GROUPS if everywhere else about)
+            and (not text or any(one["text"].startswith(text) for one in found))
+        )
+
+    try:
+        wait_until(seen, f"{verdict} with {codes}")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {json.dumps(row['problems'], indent=1)}") from None
+    return row
+
+
+def check(nodes: Watched | Local, status: int, first: str) -> list[str]:
     """The lines of ``--check``, and that the page begins like them and fits a terminal."""
     done = nodes.ctl("status", "--check")
     lines = done.stdout.splitlines()
@@ -75,12 +116,12 @@ def check(nodes: Watched, status: int, first: str) -> list[str]:
 
 
 def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Watched) -> None:
-    row = nodes.until("ok")
+    row = until(nodes, "ok")
     assert (row["nodes_up"], row["groups_led"]) == (3, len(GROUPS))
     assert check(nodes, 0, "OK: 3 of 3 nodes up, 5 of 5 groups led") == []
 
     nodes.kill("n3")
-    row = nodes.until("warning", "node_unreachable", "group_under_replicated", everywhere="group_under_replicated")
+    row = until(nodes, "warning", "node_unreachable", "group_under_replicated", everywhere="group_under_replicated")
     assert [one["node"] for one in row["problems"] if one["code"] == "node_unreachable"] == ["n3"]
     waited = nodes.ctl("status", "--wait", "OK", "--timeout", "1s")
     assert (waited.returncode, waited.stdout.splitlines()[0]) == (1, "WARNING: 2 of 3 nodes up, 5 of 5 groups led")
@@ -92,7 +133,7 @@ def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Watched) -> None:
 
     nodes.kill("n2")
     codes = ("group_no_leader", "group_no_quorum", "node_unreachable")
-    row = nodes.until("critical", *codes, everywhere="group_no_leader")
+    row = until(nodes, "critical", *codes, everywhere="group_no_leader")
     assert all(
         "1 of 3 replicas reachable" in one["text"] for one in row["problems"] if one["code"] == "group_no_leader"
     )
@@ -114,104 +155,50 @@ def test_one_of_three_is_a_warning_and_two_are_critical(nodes: Watched) -> None:
     assert done.stdout.startswith("UNKNOWN: no node could be asked: connection refused by ")
 
 
-def test_a_node_that_lost_its_disk_is_refused_and_not_up_and_ends(nodes: Watched) -> None:
-    nodes.until("ok")
-    nodes.kill("n3")
-    nodes.lose_disk("n3")
-    nodes.start("n3")
-    codes = ("node_refused", "group_under_replicated")
-    both = "n3: refused by n1 and n2: n3 "  # at first one of the two may not have been dialled yet
-    row = nodes.until("warning", *codes, everywhere="group_under_replicated", text=both)
-    (refused,) = [one for one in row["problems"] if one["code"] == "node_refused"]
-    assert refused["node"] == "n3"
-    assert refused["text"].startswith(both)
-    assert " another data directory, and " in refused["text"]
-    assert (row["nodes_up"], row["nodes_total"]) == (2, 3)
-    assert {node["node"]: node["state"] for node in row["nodes"]} == {"n1": "up", "n2": "up", "n3": "refused"}
-    check(nodes, 1, "WARNING: 2 of 3 nodes up, 5 of 5 groups led")
-    pairs = {("n1", "n3"), ("n2", "n3"), ("n3", "n1"), ("n3", "n2")}
-
-    def told() -> bool:
-        down = [link for link in json.loads(nodes.ctl("links", "--json").stdout) if not link["up"]]
-        reasons = {(link["node"], link["to"]): link["reason"] for link in down}
-        return reasons.keys() == pairs and all("another data directory" in reason for reason in reasons.values())
-
-    wait_until(told, "the reason of each link")  # one may have tried before the other was there
-
-    # It ends by itself, says why in its last line, and has not filled a log.
-    n3 = nodes.servers["n3"]
-    assert n3.process.wait(120) == 3
-    lines = [json.loads(line) for line in n3.stderr.splitlines() if line.startswith("{")]
-    assert {line["node"] for line in lines} == {"n3"}
-    assert all(line["ts"].endswith("Z") for line in lines)
-    last = lines[-1]
-    assert (last["event"], last["status"]) == ("ended_by_error", 3)
-    assert last["reason"].startswith("n1, n2 refuse this node: n3 was here with another data directory, and ")
-    assert n3.last_words() == f"metad: {last['reason']}"
-    assert {line["peer"] for line in nodes.logs("n3", "refused_by_peer")} == {"n1", "n2"}
-    assert sum(line["level"] in ("warning", "error") for line in lines) <= 12
-    assert all(len(nodes.logs(other, "peer_refused")) <= 4 for other in ("n1", "n2"))
-    assert any(line["peer"] == "n3" for line in nodes.logs("n1", "peer_refused"))
-    # Who comes later still learns why it is not there.
-    assert nodes.until("warning", *codes)["nodes"][2]["state"] == "refused"
-
-
-class Local:
-    """``metad cluster`` with three nodes."""
-
-    def __init__(self, home: Path) -> None:
-        self.directory, self.ready, self._log = home / "d", home / "ready", home / "stderr"
-        self.start()
-
-    def start(self) -> None:
-        command = [str(METAD), "cluster", "--nodes", "3", "--data-dir", str(self.directory)]
-        with self._log.open("wb") as stderr:
-            self.process = subprocess.Popen(
-                [*command, "--ready-file", str(self.ready)], stdout=subprocess.DEVNULL, stderr=stderr
-            )
-
-    def stop(self) -> None:
-        self.process.terminate()
-        assert self.process.wait(120) == 0
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        lines = [json.loads(line) for line in self._log.read_text().splitlines() if line.startswith("{")]
-        return [line for line in lines if line["event"] == name]
-
-    def endpoints(self) -> list[str]:
-        wait_until(self.ready.exists, "ready file")
-        return list(json.loads(self.ready.read_text())["endpoints"])
-
-    def ctl(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [str(METADCTL), "--endpoint", self.endpoints()[0], *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-
-    def know_each_other(self) -> bool:
-        """Whether every node has told the others of its data directory."""
-        done = self.ctl("members", "--json")
-        return done.returncode == 0 and all(row["clients"] for row in json.loads(done.stdout))
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[Local]:
-    local = Local(tmp_path)
-    yield local
-    if local.process.poll() is None:
-        local.process.kill()
-        local.process.wait()
-
-
-def test_a_supervisor_gives_up_a_node_that_is_refused_and_goes_on(local: Local) -> None:
+def test_a_node_that_lost_its_disk_is_refused_and_its_supervisor_goes_on(local: Local) -> None:
+    """It is not up, it ends after a while, and the logs say why and are not filled."""
     wait_until(local.know_each_other, "nodes that know each other")
     local.stop()
     (*_, last) = local.events("ended")
     assert (last["node"], last["reason"], last["status"]) == ("cluster", "SIGTERM", 0)
     shutil.rmtree(local.directory / "n3")
     local.start()
+    codes = ("node_refused", "group_under_replicated")
+    both = "n3: refused by n1 and n2: n3 "  # at first one of the two may not have been dialled yet
+    row = until(local, "warning", *codes, everywhere="group_under_replicated", text=both)
+    (refused,) = [one for one in row["problems"] if one["code"] == "node_refused"]
+    assert refused["node"] == "n3"
+    assert refused["text"].startswith(both)
+    assert " another data directory, and " in refused["text"]
+    assert (row["nodes_up"], row["nodes_total"]) == (2, 3)
+    assert {node["node"]: node["state"] for node in row["nodes"]} == {"n1": "up", "n2": "up", "n3": "refused"}
+    check(local, 1, "WARNING: 2 of 3 nodes up, 5 of 5 groups led")
+    pairs = {("n1", "n3"), ("n2", "n3"), ("n3", "n1"), ("n3", "n2")}
+
+    def told() -> bool:
+        down = [link for link in json.loads(local.ctl("links", "--json").stdout) if not link["up"]]
+        reasons = {(link["node"], link["to"]): link["reason"] for link in down}
+        return reasons.keys() == pairs and all("another data directory" in reason for reason in reasons.values())
+
+    wait_until(told, "the reason of each link")  # one may have tried before the other was there
+
     wait_until(lambda: local.events("member_given_up"), "it is given up", 120)
-    assert len(local.endpoints()) == 2
     assert [line["status"] for line in local.events("member_given_up")] == [3]
     assert local.events("member_ended") == []
+    assert len(local.endpoints()) == 2
+    lines = local.events(node="n3")
+    assert all(line["ts"].endswith("Z") for line in lines)
+    last = lines[-1]
+    assert (last["event"], last["status"]) == ("ended_by_error", 3)
+    assert last["reason"].startswith("n1, n2 refuse this node: n3 was here with another data directory, and ")
+    words = [line for line in local.log.read_text().splitlines() if not line.startswith("{")]
+    assert words == [f"metad: {last['reason']}"]
+    assert {line["peer"] for line in local.events("refused_by_peer", "n3")} == {"n1", "n2"}
+    assert sum(line["level"] in ("warning", "error") for line in lines) <= 12
+    assert all(len(local.events("peer_refused", other)) <= 4 for other in ("n1", "n2"))
+    assert any(line["peer"] == "n3" for line in local.events("peer_refused", "n1"))
+    # Who comes later still learns why it is not there.
+    assert until(local, "warning", *codes)["nodes"][2]["state"] == "refused"
     local.stop()
 
 
@@ -233,7 +220,7 @@ def test_a_supervisor_that_is_started_again_goes_on_without_a_node_that_has_left
 
 
 def test_a_node_that_leaves_says_so(nodes: Watched) -> None:
-    nodes.until("ok")
+    until(nodes, "ok")
     assert nodes.ctl("leave", "n3").returncode == 1, "groups would have two replicas of three"
     assert nodes.ctl("leave", "n3", "--allow-fewer-replicas").returncode == 0
     rows: list[dict[str, Any]] = []
@@ -245,5 +232,5 @@ def test_a_node_that_leaves_says_so(nodes: Watched) -> None:
     wait_until(gone, "the end of the leave")
     leaving = [one for row in rows for one in row["problems"] if one["code"] == "node_leaving"]
     assert all(one["text"].startswith("n3: leaving; ") for one in leaving)
-    row = nodes.until("warning", "group_under_replicated")
+    row = until(nodes, "warning", "group_under_replicated")
     assert (row["nodes_up"], row["nodes_total"]) == (2, 2)

@@ -20,14 +20,12 @@ COLUMNS = {
 @pytest.mark.skipif(bool(network.missing()), reason=network.missing())
 def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
     report, page = tmp_path / "wan.json", tmp_path / "wan.html"
-    done = metad_perf("wan", "--rtt-ms", "20,60", "--loss", "1", "--seconds", "0.4", "--json", report, "--report", page)
+    done = metad_perf("wan", "--rtt-ms", "40", "--loss", "1", "--seconds", "0.4", "--json", report, "--report", page)
     assert done.returncode == 0, done.stderr + done.stdout
     made = json.loads(report.read_text())
     assert [(row["rtt_ms"], row["loss_pct"], row["verb"]) for row in made["rows"]] == [
-        (20.0, 1.0, "put"),
-        (60.0, 1.0, "put"),
-        (20.0, 1.0, "batch"),
-        (60.0, 1.0, "batch"),
+        (40.0, 1.0, "put"),
+        (40.0, 1.0, "batch"),
     ]
     for row in made["rows"]:
         assert row.keys() >= COLUMNS
@@ -37,7 +35,7 @@ def test_a_row_per_cell_and_a_page(tmp_path: Path) -> None:
         assert row["auto"] in ("tcp", "quic")
     assert 0 <= made["auto_share"] <= 1
     text = page.read_text()
-    assert text.count('<g id="square-') == 4
+    assert text.count('<g id="square-') == 2
     assert "<script" not in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", ""), "nothing to load"
     # Its own: others on the machine may come and go meanwhile.

@@ -58,11 +58,9 @@ _IDLE_SHARE: Final = 0.02  # of a core
 _IDLE_LOOKS_MAX: Final = 150
 _SINGLES: Final = 64  # calls in flight
 _LIVES: Final = 6
-_SESSIONS: Final = 100_000
 _UPDATES: Final = 100
 _IN_FLIGHT: Final = 32
-_CAPACITY_S: Final = 5.0
-_MEASURED_S: Final = 20.0
+_CAPACITY_SHARE: Final = 0.25  # of the time that verbs are measured, to find how many updates there can be
 _CALLS_PER_S: Final = 50.0  # of each verb
 _LONG_LEASE_S: Final = 60.0
 _LOOK_S: Final = 0.02
@@ -76,7 +74,7 @@ def run(options: Assignment) -> int:
     problems: list[str] = []
     found: dict[str, Any] = {}
     with CoreSpeed() as core:
-        plays: list[Callable[[Stage], Awaitable[dict[str, Any]]]] = [partial(_play, options), _beside]
+        plays: list[Callable[[Stage], Awaitable[dict[str, Any]]]] = [partial(_play, options), partial(_beside, options)]
         plays += [] if options.skip_many else [partial(_many, options)]
         for play in plays:
             found |= run_async(staged(options.shape, options.server_config, problems, play))
@@ -358,9 +356,9 @@ class Updater:
     """The role of a process that updates sessions. An order: how many a second, 0 for as many as can be, and for how
     long. The reply: how many a second succeeded."""
 
-    def __init__(self, client: Client, epoch: int) -> None:
+    def __init__(self, client: Client, sessions: int, epoch: int) -> None:
         self._source = SessionUpdate(
-            client, Settings(verb="session.update", batch=_UPDATES, keys=_SESSIONS, value_bytes=200, epoch=epoch)
+            client, Settings(verb="session.update", batch=_UPDATES, keys=sessions, value_bytes=200, epoch=epoch)
         )
 
     async def carry_out(self, order: tuple[float, float]) -> float:
@@ -377,12 +375,12 @@ class Updater:
 
 
 @asynccontextmanager
-async def open_updater(target: str) -> AsyncIterator[Updater]:
-    """The role, with its sessions."""
+async def open_updater(target: str, sessions: int) -> AsyncIterator[Updater]:
+    """The role, with so many sessions."""
     async with open_client(target, Options(deadline_s=REQUEST_DEADLINE_S, client_name="updater")) as client:
         epoch = epoch_now()
-        await fill_sessions(client, epoch, _SESSIONS, 200, lambda _: None)
-        yield Updater(client, epoch)
+        await fill_sessions(client, epoch, sessions, 200, lambda _: None)
+        yield Updater(client, sessions, epoch)
 
 
 class _Calls:
@@ -411,18 +409,18 @@ def _verbs(client: Client, life: str) -> dict[str, Callable[[int], Awaitable[obj
     }
 
 
-async def _beside(stage: Stage) -> dict[str, Any]:
+async def _beside(options: Assignment, stage: Stage) -> dict[str, Any]:
     """The p99 of each verb, alone and beside the updates, each at an even pace."""
     client = await stage.client()
     life = await client.brokers.register("beside", lease_s=60.0)
-    updater = stage.actor(open_updater, stage.members.target)
-    capacity = await updater.ask((0.0, _CAPACITY_S))
+    updater = stage.actor(open_updater, stage.members.target, options.sessions)
+    capacity = await updater.ask((0.0, _CAPACITY_SHARE * options.seconds))
     calls = {name: _Calls(call) for name, call in _verbs(client, life.broker).items()}
     p99_ms: dict[str, dict[str, float]] = {}
     updated = 0.0
     for when, rate in (("alone", 0.0), ("beside", capacity / 2)):
         stage.story.step(f"metadata verbs {when}" + (f" {rate:,.0f} session updates/s" if rate else ""))
-        work = asyncio.create_task(updater.ask((rate, _MEASURED_S))) if rate else None
+        work = asyncio.create_task(updater.ask((rate, options.seconds))) if rate else None
         found = {name: Latencies() for name in calls}
         tallies = await asyncio.gather(
             *(
@@ -430,7 +428,7 @@ async def _beside(stage: Stage) -> dict[str, Any]:
                     call,
                     batch=1,
                     in_flight=64,
-                    budget=Budget(seconds=_MEASURED_S),
+                    budget=Budget(seconds=options.seconds),
                     note=found[name].note,
                     interval_ns=1e9 / _CALLS_PER_S,
                 )

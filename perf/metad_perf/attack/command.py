@@ -79,6 +79,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     quiet_s: float = 1.0
     processor: int | None = None
     """The attacker's processor; None: the first."""
+    measured: bool = True
+    """Whether the good client is compared with peace: the attacker yields to it then."""
 
     def checked(self) -> Plan:
         """This plan with the names of single attacks. Raises UsageError."""
@@ -112,7 +114,9 @@ def run(options: Attack) -> int:
         names=tuple(KINDS) if options.only is None else options.only,
         windows=1 if options.quick else options.windows,
         seconds=1.0 if options.quick else options.seconds,
+        quiet_s=0.3 if options.quick else 1.0,
         processor=options.attacker_cpu,
+        measured=not options.quick,
     ).checked()
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _NICE)  # processes started from here on inherit it
@@ -121,7 +125,7 @@ def run(options: Attack) -> int:
     with output.progress("attacks", len(plan.names)) as progress:
         for place, names in groupby(plan.names, key=lambda name: KINDS[name].site):
             with contextlib.closing(_Siege(plan, place)) as siege:
-                if place == ALONE:
+                if place == ALONE and plan.measured:
                     bystander = {transport: siege.attack(BYSTANDER, transport) for transport in ("tls", "quic")}
                 for name in names:
                     attacks[name] = siege.attack(name, KINDS[name].transport)
@@ -163,10 +167,10 @@ class _Siege:
         self._client = WanClient()
         self._sites = self._each()
         self._site: Site = next(self._sites)
-        assert plan.processor is not None
+        self._processor = plan.processor if plan.measured else None
         # The bystander touches no target, so any will do. It computes a moment longer than the client is measured.
         seconds = plan.quiet_s + _OVERLAP_S
-        self._bystander = Attacker(BYSTANDER, self._site.target("tls"), seconds, plan.processor)
+        self._bystander = Attacker(BYSTANDER, self._site.target("tls"), seconds, self._processor)
 
     def _each(self) -> Generator[Site]:
         """Yields the site, and a new one after it was replaced."""
@@ -185,14 +189,13 @@ class _Siege:
 
     def attack(self, name: str, transport: str) -> dict[str, Any]:
         """Run an attack; returns its report."""
-        assert self._plan.processor is not None
         where = self._site
         windows: list[_Window] = []
         problems: list[str] = []
         health = where.health()
         lines, before = where.log_lines(), where.rss_bytes()
         later, peak = health, list(before)
-        attacker = Attacker(name, where.target(transport), self._plan.seconds, self._plan.processor)
+        attacker = Attacker(name, where.target(transport), self._plan.seconds, self._processor)
         begun_s = time.monotonic()
         try:
             peace = self._peace(where, transport, name)

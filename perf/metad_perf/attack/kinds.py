@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import multiprocessing
 import os
 import signal
 import time
@@ -33,6 +32,7 @@ from metad_wire.tables.subscription import SUBSCRIPTION_GET, Subscription, Subsc
 from metad_wire.tables.will import WillClaim, WillList
 
 from ..errors import WorkerError
+from ..spawn import client_processes
 from . import load, quic, shares, state, tenants, tls, tokens
 from .insider import GoneError, Insider
 from .load import flood
@@ -301,8 +301,9 @@ class Attacker:
     """One attack, ready to begin any number of times. The start of its process, which takes a second of the processor,
     is not part of the attack."""
 
-    def __init__(self, name: str, target: Target, seconds: float, processor: int) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, name: str, target: Target, seconds: float, processor: int | None) -> None:
+        """``processor``: where it runs when no other process wants it; None: it runs as any other process."""
+        context = client_processes()
         self._name = name
         self._seconds = seconds
         self._pipe, theirs = context.Pipe()
@@ -353,11 +354,12 @@ def _bystander(target: Target, until_s: float) -> Outcome:
     return Outcome(count)
 
 
-def _main(name: str, target: Target, seconds: float, processor: int, pipe: Connection) -> None:
+def _main(name: str, target: Target, seconds: float, processor: int | None, pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        os.sched_setaffinity(0, {processor})
+    if processor is not None:
+        with contextlib.suppress(OSError, AttributeError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+            os.sched_setaffinity(0, {processor})
     attack = _bystander if name == BYSTANDER else KINDS[name].run
     pipe.send(None)
     while True:

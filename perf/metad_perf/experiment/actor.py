@@ -1,11 +1,10 @@
 """A process that carries out one order after the other, so that its work shares neither the event loop nor the
-interpreter of what is measured. multiprocessing's spawn starts it."""
+interpreter of what is measured."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from metad_wire.errors import MetadError
 from metad_wire.transport.tcp import install_uvloop
 
 from ..errors import PerfError, WorkerError
-from ..spawn import cpu_s
+from ..spawn import client_processes, cpu_s
 
 _END_S = 10.0
 
@@ -45,7 +44,7 @@ class Actor:
     def __init__(
         self, role: Callable[..., AbstractAsyncContextManager[Role]], *args: object, idle: bool = False
     ) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = client_processes()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_main, args=(role, args, idle, theirs), daemon=True)
         self._process.start()

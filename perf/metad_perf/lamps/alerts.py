@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import multiprocessing
 import os
 import shutil
 import signal
@@ -41,7 +40,7 @@ from ..faults import disks
 from ..faults.members import Member, Members, temporary_members
 from ..load.measure import Load
 from ..report.story import Story
-from ..spawn import disk_directory
+from ..spawn import client_processes, disk_directory
 from ..target import open_client
 
 _WITHIN_S: Final = 90.0
@@ -426,7 +425,7 @@ def _hold_a_life(target: str) -> None:
 @contextlib.asynccontextmanager
 async def _hung(target: str) -> AsyncIterator[None]:
     """A broker whose process stands still as soon as it has registered."""
-    process = multiprocessing.get_context("spawn").Process(target=_hold_a_life, args=(target,), daemon=True)
+    process = client_processes().Process(target=_hold_a_life, args=(target,), daemon=True)
     process.start()
     assert process.pid is not None
     try:

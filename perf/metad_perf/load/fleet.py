@@ -3,7 +3,6 @@ result."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import msgspec
 
 from ..errors import WorkerError
 from ..report.histogram import Latencies
+from ..spawn import client_processes
 from .worker import Failed, Measured, Plan, Warm, run
 
 _PROGRESS_S = 0.2
@@ -52,7 +52,7 @@ def run_fleet(
 
 @contextmanager
 def _started(plans: Sequence[Plan]) -> Iterator[tuple[list[Connection], Any]]:
-    context = multiprocessing.get_context("spawn")
+    context = client_processes()
     done = context.Value("q", 0)
     pipes: list[Connection] = []
     processes = []

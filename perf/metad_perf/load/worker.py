@@ -1,8 +1,7 @@
 """One load-generating process: connect, warm up, wait for the signal, run the loop, return the measurements.
 
-:mod:`metad_perf.load.fleet` starts it through multiprocessing's spawn, so that it shares neither interpreter lock nor
-event loop. Over its pipe it sends ``Warm``, takes any message as the signal to begin, and sends :class:`Measured` or
-:class:`Failed`.
+:mod:`metad_perf.load.fleet` starts it. It shares neither interpreter lock nor event loop with another. Over its pipe
+it sends ``Warm``, takes any message as the signal to begin, and sends :class:`Measured` or :class:`Failed`.
 
 With ``--batch 1`` every item is one call of the SDK's single verb, which joins simultaneous calls into a request.
 

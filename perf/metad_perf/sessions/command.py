@@ -133,7 +133,6 @@ _WORKS: Final = {"foreground": FOREGROUND, "paced": _PACED}
 _STAYS_S = 86_400
 _LEAD_S = 2.0  # between the last disconnection and the moment
 _DISCONNECTED_PER_S = 20_000  # at least, to choose the moment
-_WINDOWS = 3  # of each work, before the moment; as many behind it, or fewer if the sessions have ended by then
 _WINDOW_S = 3.0  # at most, until a window begins
 _LOOK_S = 0.25
 
@@ -200,10 +199,12 @@ async def storm(
     count: int,
     share: float,
     seconds: float,
+    windows: int,
     limit_s: float,
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Hold ``count`` sessions, let ``share`` of them end at once, and see them go."""
+    """Hold ``count`` sessions, let ``share`` of them end at once, and see them go. ``windows``: of each work, before
+    the moment; as many behind it, or fewer if the sessions have ended by then."""
     ending = round(count * share)
     epoch = epoch_now()
     await hold(client, count, epoch, lambda at: "ends" if at < ending else "stays", progress)
@@ -213,15 +214,15 @@ async def storm(
     following = asyncio.create_task(curve.follow(client, opened))
     try:
         await opened.wait()
-        measured_s = _WINDOWS * len(_WORKS) * (seconds + _WINDOW_S)
+        measured_s = windows * len(_WORKS) * (seconds + _WINDOW_S)
         moment = time.time() + count / _DISCONNECTED_PER_S + measured_s + _LEAD_S
         await _disconnect(client, count, epoch, ending, moment)
-        for _ in range(_WINDOWS):
+        for _ in range(windows):
             await before.measure(curve, ending)
         late_s = max(0.0, time.time() - moment)
         await asyncio.sleep(max(0.0, moment - time.time()))
         curve.points.append((time.time() - moment, curve.ended))
-        measuring = asyncio.create_task(_measure(during, curve, ending))
+        measuring = asyncio.create_task(_measure(during, windows, curve, ending))
         while curve.ended < ending and time.time() - moment < limit_s:
             await asyncio.sleep(_LOOK_S)
             curve.points.append((time.time() - moment, curve.ended))
@@ -250,10 +251,10 @@ async def storm(
     }
 
 
-async def _measure(works: _Works, curve: Curve, ending: int) -> tuple[float, int]:
+async def _measure(works: _Works, windows: int, curve: Curve, ending: int) -> tuple[float, int]:
     """Measure while sessions end: (for how long, how many have ended)."""
     begin, ended = time.time(), curve.ended
-    for _ in range(_WINDOWS):
+    for _ in range(windows):
         await works.measure(curve, ending)
     return time.time() - begin, curve.ended - ended
 
@@ -445,6 +446,7 @@ async def _expiry_storm(options: Sessions, stage: Stage, client: Client) -> dict
                     count=options.sessions,
                     share=share,
                     seconds=options.seconds,
+                    windows=options.windows,
                     limit_s=_LIMIT_S,
                     progress=progress,
                 )

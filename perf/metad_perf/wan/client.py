@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import signal
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from ..load.loop import Budget, drive
 from ..load.worker import Failed
 from ..load.workload import VERBS, Settings
 from ..report.histogram import Latencies
+from ..spawn import client_processes
 from .table import QUIC, TCP
 
 _ANSWER_S = 120.0
@@ -74,7 +74,7 @@ class WanClient:
     """The parent's handle. Blocking. ``space``: the network namespace; empty: this one."""
 
     def __init__(self, space: str = "") -> None:
-        context = multiprocessing.get_context("spawn")
+        context = client_processes()
         self._pipe, theirs = context.Pipe()
         self._url = ""
         self._process = context.Process(target=_main, args=(space, theirs), daemon=True)

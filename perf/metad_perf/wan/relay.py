@@ -23,7 +23,6 @@ import contextlib
 import ctypes
 import fcntl
 import gc
-import multiprocessing
 import os
 import select
 import signal
@@ -40,6 +39,7 @@ import msgspec
 from ..errors import ServerError, WorkerError
 from ..faults import netns
 from ..faults.netns import Network, do
+from ..spawn import client_processes
 from .relay_line import Counts, Line, Path
 
 DEVICE = File("/dev/net/tun")
@@ -113,7 +113,7 @@ class Relay:
     """The parent's handle. Blocking."""
 
     def __init__(self, devices: Sequence[str], addresses: Sequence[str], seed: int) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = client_processes()
         self._pipe, theirs = context.Pipe()
         packed = [bytes(int(part) for part in address.split(".")) for address in addresses]
         self._process = context.Process(target=_main, args=(list(devices), packed, seed, theirs), daemon=True)

@@ -8,17 +8,15 @@ has not answered one of them fails. Tests of the README hold its table against b
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import e2e_metadctl
 import pytest
 from e2e_nodes import Nodes
 
 from metad_client import Client, connect
-from metad_client.cli.command_line import main
 from metad_client.options import Options
 from metad_wire.methods import METHODS, Method
 
@@ -55,11 +53,9 @@ def metadctl(cluster: Nodes) -> Callable[..., Awaitable[Any]]:
     """Runs a command that must succeed, at all nodes or at those that ``endpoint`` names: the document it prints."""
 
     async def run(*words: str, endpoint: str = cluster.where) -> Any:
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            status = await asyncio.to_thread(main, ["--endpoint", endpoint, "--json", *words])
-        assert status == 0, (words, printed.getvalue())
-        return json.loads(printed.getvalue())
+        said = await asyncio.to_thread(e2e_metadctl.metadctl, endpoint, "--json", *words)
+        assert said.returncode == 0, (words, said)
+        return json.loads(said.stdout)
 
     return run
 

@@ -15,7 +15,6 @@ Not yet: a snapshot of one group that is put back alone.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -24,7 +23,6 @@ from typing import Any, ClassVar
 
 import pytest
 from e2e_nodes import NAMES, Nodes
-from e2e_server import METAD
 from serving_brokers import Broker, joined, parts, placed, replicate
 
 from metad.embedded import cluster as served
@@ -71,10 +69,8 @@ subscription.add subscription.remove subscription.get subscription.list inflight
 async def test_the_nodes_say_that_all_is_well_and_agree(
     m: Client, cluster: Nodes, metadctl: Callable[..., Awaitable[Any]]
 ) -> None:
-    probe = [str(METAD.with_name("metadctl")), "--endpoint", cluster.where, "status", "--check"]
-
-    def is_well() -> bool:
-        return subprocess.run(probe, capture_output=True, check=False).returncode == 0
+    async def is_well() -> bool:
+        return (await metadctl("status"))["verdict"] == "ok"
 
     await until(is_well, "the verdict of a probe")
     leader = (await m.cluster.map()).leaders["data-0"]
