@@ -172,7 +172,9 @@ def test_what_is_stored_is_text_whatever_is_in_it(world: World, browser: Browser
 def test_a_watch_shows_what_changes_in_a_short_list(world: World, browser: Browser) -> None:
     browser.open(world.at("/watch?table=kv&tenant=config"))
     browser.sees("watching; 0 changes seen")
-    world.client.kv.put_many([KvPutItem("config", f"watched-{number}", b"x") for number in range(260)]).raise_for_error()
+    world.client.kv.put_many(
+        [KvPutItem("config", f"watched-{number}", b"x") for number in range(260)]
+    ).raise_for_error()
     browser.sees("260 changes seen", "watched-259")
     assert browser.run("return document.querySelectorAll('.table tbody tr').length") == 200
     browser.types("p")

@@ -32,7 +32,9 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     before = [path.read_text(encoding="utf-8") for path in paths]
     run(tree, "golden/regenerate.py")
     run(tree, "unit/wire/wire_document.py")
-    assert [path.read_text(encoding="utf-8") for path in paths] == before, "the diff has the bytes; tables are on no page"
+    assert [path.read_text(encoding="utf-8") for path in paths] == before, (
+        "the diff has the bytes; tables are on no page"
+    )
     apply(VERB, tree)
     run(tree, "unit/client/typed_verbs.py")
     run(tree, "unit/wire/wire_document.py")

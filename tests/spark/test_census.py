@@ -176,7 +176,7 @@ def test_what_is_wrong_is_one_line(
     assert main(["census", "--source", str(tmp_path / "nowhere")]) == 1
     assert "it has no metad-snapshot.json" in capsys.readouterr().err
     patient = Settings.client_options
-    monkeypatch.setattr(Settings, "client_options", lambda it: replace(patient(it), deadline_s=0.5))
+    monkeypatch.setattr(Settings, "client_options", lambda it: replace(patient(it), connect_timeout_s=0.5))
     assert main(["lag", "--source", "metad://127.0.0.1:1"]) == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1

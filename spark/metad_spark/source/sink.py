@@ -261,9 +261,7 @@ class _Sent:
             for task in tasks:
                 task.cancel()
 
-    async def _group(
-        self, write: Write, group: str, items: Sequence[Message], version: int | None, place: str
-    ) -> None:
+    async def _group(self, write: Write, group: str, items: Sequence[Message], version: int | None, place: str) -> None:
         for number, request in enumerate(requests_of(write, items)):
             try:
                 await self._one(write, group, request, version, place, number)
