@@ -15,7 +15,7 @@ from metad_spark.pipeline.java import find_java
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from spark_rig import SMALL  # noqa: E402 - its folder is on the path only now
+from spark_rig import SMALL
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """Every query here is another plan of a few rows: to optimize its machine code takes longer than to run it."""

@@ -118,6 +118,8 @@ def test_every_change_comes_once(spark: SparkSession, cluster: metad.embedded.Cl
             seen = batches(query)
             until("batches after a restart", lambda: batches(query) > seen, query)
             query.stop()
+            all_of_it(changes, tmp_path)
+            writer.more()
             writer.ending.set()
             writer.join()
             assert writer.error is None
