@@ -1,11 +1,11 @@
 """A table is its declaration, and a verb that reads keys is one and what a group does for it: the rest follows, and
 whoever adds one has nothing to forget.
 
-``adding_a_table.diff`` adds ``reading`` to the tables in the code, ``adding_a_verb.diff`` the verb ``inflight.count``
-to a table with rules. These tests apply both to a copy of the tree, run the commands that write what follows, and there,
-in a process of its own, what holds for every table and every method, and the verb itself: on a real node, from both
-clients. The same table, declared by a program, goes through put, list, slots that move under writes, a snapshot, a kill
-and a read in ``test_a_declared_table_…``.
+``adding_a_table.diff`` adds ``reading`` to the tables in the code, ``adding_a_verb.diff`` the verb
+``inflight.count`` to a table with rules. These tests apply both to a copy of the tree, run the commands that
+write what follows, and there, in a process of its own, what holds for every table and every method, and the
+verb itself: on a real node, from both clients. The same table, declared by a program, goes through put, list,
+slots that move under writes, a snapshot, a kill and a read in ``test_a_declared_table_…``.
 """
 
 from __future__ import annotations
