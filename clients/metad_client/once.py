@@ -31,14 +31,16 @@ async def write_once(
     seq: int,
     low: int,
     age_ms: int = 0,
+    version: int | None = None,
     deadline_s: float | None = None,
 ) -> Reply:
     """The reply of a write to one group; of a repeated one, the reply of the first. ``age_ms``: for how long it may
-    have been tried before; 0: never. Raises StaleRouteError with nothing done, now or before, if the group does not
-    hold all items; IdentityExpiredError if the group cannot tell whether it was done; InvalidRequestError."""
+    have been tried before; 0: never. ``version``: of the map that named the group; None: the newest one. Raises
+    StaleRouteError with nothing done, now or before, if the group does not hold all items; IdentityExpiredError if the
+    group cannot tell whether it was done; InvalidRequestError."""
     argument("group", group, str)
     argument("client_id", client_id, U64)
     for name, number in (("seq", seq), ("low", low), ("age_ms", age_ms)):
         argument(name, number, U63)
     identity = GivenIdentity(client_id, seq, low, age_ms)
-    return await client._requests.given(method, body, group, identity, deadline_s)
+    return await client._requests.given(method, body, group, identity, deadline_s, version)

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from .calibration import load_calibration
 from .errors import UsageError
+from .models.node_input import check_clients
 from .models.results import StormResult
 from .output import say, table, warn, write_json
 from .pipeline.choice import Asked, Choice, choose
@@ -200,6 +201,7 @@ def run(
         wanted = of_census(wanted, people)
     if clients is not None:
         wanted = msgspec.structs.replace(wanted, clients=clients)
+    check_clients(wanted.clients, wanted.cluster.groups)  # before Spark is started
     choice = choose(runner, clients=wanted.clients, storms=seeds, master=master, connect=connect, submitted=submitted())
     asked = questions(wanted, costs, model=model, seeds=range(seed, seed + seeds), version=version())
     with contextlib.ExitStack() as stack:

@@ -38,6 +38,7 @@ from .proofs.proof import (
     anchor,
     proof,
 )
+from .reduced import reduced
 from .requests import slices
 from .requests.cores import Machine, Process
 from .requests.costs import load_costs
@@ -47,20 +48,20 @@ from .scenario import Brokers, Cluster, Disconnect, Region, Scenario
 _JOBS = 400_000
 
 
-def cores() -> Iterator[Proof]:
+def cores(jobs: int = _JOBS) -> Iterator[Proof]:
     """As many processes as cores, and jobs to each in turn, are one queue with as many servers, because all jobs take
     equally long. A process for each job shares the cores evenly: then the mean does not depend on how long jobs take,
     only on their mean, so it is that of Erlang."""
     for servers, load in ((2, 0.7), (4, 0.8)):
         expected = theory.mdc_response_s(load * servers, 1.0, servers)
         name = f"M/D/{servers} at a load of {load:g}: {servers} processes on as many cores, mean"
-        yield anchor(name, expected, response_s(servers, load, servers), "services", ANCHOR_ERROR_MAX)
+        yield anchor(name, expected, response_s(servers, load, servers, jobs), "services", ANCHOR_ERROR_MAX)
         expected = theory.mmc_response_s(load * servers, 1.0, servers)
         name = f"{servers} cores shared by any number of processes at a load of {load:g}, mean"
-        yield anchor(name, expected, response_s(servers, load, None), "services", ANCHOR_ERROR_MAX)
+        yield anchor(name, expected, response_s(servers, load, None, jobs), "services", ANCHOR_ERROR_MAX)
 
 
-def response_s(servers: int, load: float, processes: int | None, jobs: int = _JOBS, seed: int = 1) -> float:
+def response_s(servers: int, load: float, processes: int | None, jobs: int, seed: int = 1) -> float:
     """The mean time of jobs that arrive at random and take a second of a core each; ``processes`` do them in turn, or
     None: each has one of its own."""
     rng = random.Random(seed)
@@ -179,7 +180,8 @@ def outcome(result: NodeResult) -> str:
     return "locks out who is far" if back[0] > 0.99 * result.clients / len(back) else "collapses"
 
 
-def _shapes() -> Iterator[Proof]:
+def shapes(scale: float = 1.0) -> Iterator[Proof]:
+    """Where a queue is longer than the patience of those who wait. ``scale``: of clients, queue and speed together."""
     for queue_items, cap_s, expected in (
         (20_000, 60.0, "recovers"),
         (0, 60.0, "recovers"),
@@ -188,7 +190,8 @@ def _shapes() -> Iterator[Proof]:
         (80_000, 4.0, "recovers"),
     ):
         scenario = trials.patience(queue_items, cap_s)
-        result = vector.simulate(trials.input_of(scenario, trials.STEADY), 1)
+        smaller, costs, _ = reduced(scenario, trials.STEADY, round(scale * scenario.clients))
+        result = vector.simulate(trials.input_of(smaller, costs), 1)
         found = outcome(result)
         yield proof(
             f"queue against patience: {scenario.name if queue_items else f'no bound, waits up to {cap_s:g} s'}",
@@ -323,7 +326,7 @@ PROOFS: dict[str, Maker] = {
     "laws": laws,
     "cores": cores,
     "slices": _slices,
-    "shapes": _shapes,
+    "shapes": shapes,
     "aws": _aws,
     "brooker": _brooker,
     "metastable": _metastable,

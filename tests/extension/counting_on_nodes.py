@@ -1,4 +1,4 @@
-"""The verb of "Adding a verb" on a real node. Run by test_adding_a_verb.py, where it is declared."""
+"""The verb of "Adding a verb" on a real node. Run by test_adding.py, where it is declared."""
 
 from __future__ import annotations
 

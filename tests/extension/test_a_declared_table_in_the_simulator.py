@@ -34,6 +34,7 @@ DECLARED_AS: dict[str, Any] = {"indexes": INDEXES_OF, "expires": "until_ms"}
 SENSORS = [f"boiler/{number}" for number in range(60)]
 QUIET = [f"boiler/quiet-{number}" for number in range(20)]
 """They are written once. A mover learns of the others from their writes, also where it does not copy what is there."""
+ALL = len(SENSORS) + len(QUIET)
 SMALL = StorageConfig(engine="memory", log_retained_bytes=500)
 CUT = RaftConfig(election_timeout_ms=300, heartbeat_ms=50, sleep_after_ms=500, log_cache_bytes=1)
 Rounds = Callable[[], int]
@@ -80,11 +81,12 @@ async def count(client: Client, kind: str, state: dict[str, Any]) -> None:
     while not state["stop"]:
         if state["added"]:
             try:
-                state["counts"].append(len([one async for one in state["added"].list_by("by_sensor", deadline_s=1)]))
+                assert len([one async for one in state["added"].list_by("by_sensor", deadline_s=1)]) == ALL
                 state["built"] += 1
             except IndexBuildingError:
                 state["building"] += 1
-        state["counts"] += await asyncio.gather(*(records.count("acme") for _ in range(4)))
+        assert set(await asyncio.gather(*(records.count("acme") for _ in range(4)))) == {ALL}
+        state["counted"] += 1
 
 
 async def put_round(client: Client, kind: str, number: int) -> None:
@@ -128,7 +130,7 @@ def everything(scene: Scene, kind: str) -> None:
     scene.ask(scene.one, lambda client: put_round(client, kind, 0))
     scene.ask(scene.one, lambda client: check(client, kind, 1))
 
-    state: dict[str, Any] = {"rounds": 1, "stop": False, "counts": [], "added": None, "built": 0, "building": 0}
+    state: dict[str, Any] = {"rounds": 1, "stop": False, "counted": 0, "added": None, "built": 0, "building": 0}
 
     async def add(client: Client) -> None:
         added = {**DECLARED_AS, "indexes": {**INDEXES_OF, "by_sensor": ("sensor",)}}
@@ -152,23 +154,27 @@ def everything(scene: Scene, kind: str) -> None:
         except ConflictError:  # another change was quicker
             continue
         break
-    assert scene.run_until(lambda: writer.done() or moved(scene, kind), 30.0)
-    assert not writer.done(), writer.exception()
+
+    def until(condition: Callable[[], bool], wait_s: float) -> None:
+        assert scene.run_until(lambda: writer.done() or counter.done() or condition(), wait_s)
+        assert [one for one in (writer, counter) if one.done()] == []  # who finds something wrong is done
+
+    until(lambda: moved(scene, kind), 30.0)
 
     leaders = {scene.lead(GroupId(kind, ordinal)).name for ordinal in (0, 1)}
     late = next(name for name in scene.nodes if name not in leaders)
     scene.isolate(late)
     before = state["rounds"]
-    assert scene.run_until(lambda: state["rounds"] > before + 5, 30.0)
+    until(lambda: state["rounds"] > before + 5, 30.0)
     scene.run(1.5)  # until its connections are given up, and what was sent on them with them
     scene.network.heal()
-    assert scene.run_until(lambda: state["rounds"] > before + 10, 30.0)
-    assert scene.run_until(lambda: state["built"] > 1, 60.0)
+    until(lambda: state["rounds"] > before + 10, 30.0)
+    until(lambda: state["built"] > 1, 60.0)
     state["stop"] = True
     assert scene.run_until(lambda: writer.done() and counter.done(), 30.0)
     writer.result()
     counter.result()
-    assert {*state["counts"]} == {len(SENSORS) + len(QUIET)}
+    assert state["counted"]
     assert state["building"]
     scene.require_settled(30.0)
     assert scene.snapshots, "no snapshot was needed"

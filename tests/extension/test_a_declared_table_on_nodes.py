@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import io
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +33,7 @@ from metad_client import (
     blocking,
     connect,
 )
+from metad_client.cli.command_line import main as metadctl
 from metad_wire.cluster import unpack_slots
 from metad_wire.declaration import TABLE_KINDS
 from metad_wire.messages import StatusReply
@@ -66,18 +67,26 @@ class Reading(Record, frozen=True):
 SENSORS = [f"boiler/{number}" for number in range(60)]
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[Nodes]:
-    with Nodes(tmp_path, config=CONFIG) as nodes:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), config=CONFIG) as nodes:
         yield nodes
+
+
+@pytest.fixture
+def nodes(shared: Nodes) -> Iterator[Nodes]:
+    """Whatever a test declares is dropped behind it."""
+    yield shared
+    for table in ctl(shared.where, "tables")["tables"]:
+        ctl(shared.where, "tables", "drop", table.get("table") or table["name"], "--yes")
 
 
 def ctl(url: str, *arguments: str, status: int = 0) -> Any:
     """What ``metadctl`` prints as JSON; its complaint where it is to fail."""
-    command = [str(Path(sys.executable).with_name("metadctl")), "--endpoint", url, *arguments]
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300)
-    assert done.returncode == status, done.stderr
-    return json.loads(done.stdout) if status == 0 else done.stderr
+    out, complaint = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(complaint):
+        assert metadctl(["--endpoint", url, *arguments, "--json"]) == status
+    return json.loads(out.getvalue()) if status == 0 else complaint.getvalue()
 
 
 async def log_of(client: Client, group: str) -> dict[str, tuple[int, int]]:
@@ -192,6 +201,7 @@ async def test_nothing_is_lost_on_the_way(nodes: Nodes, kind: str) -> None:
         await until(shown, "what the watch and the image show")
         assert all(versions == sorted(versions) for versions in told.values())
         watching.cancel()
+    await asyncio.to_thread(nodes.restart, "n1")
 
 
 @pytest.mark.parametrize("kind", TABLE_KINDS)

@@ -15,6 +15,8 @@ from metad_spark.pipeline.java import find_java
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from spark_rig import SMALL
+
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 """Every query here is another plan of a few rows: to optimize its machine code takes longer than to run it."""
 
@@ -32,4 +34,6 @@ def java() -> None:
 @pytest.fixture(scope="session")
 def context(java: None) -> Iterator[Context]:
     with open_context(master="local[2]", connect=False, quiet=True) as opened:
+        for key, value in SMALL.items():
+            opened.session.conf.set(key, value)
         yield opened

@@ -8,6 +8,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from metad_spark.cli import main
+
+SMALL = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Of Spark: a query here has a few rows. To compile its plan, to cut them into parts, or to plan anew behind each step
+takes longer than to run it."""
 STORM = """
 name = "small"
 clients = 6_000
@@ -60,10 +70,15 @@ def metad_spark(
     )
 
 
-def simulated(folder: Path, *args: str) -> dict[str, Any]:
-    """What ``metad-spark simulate`` of the small storm writes as JSON."""
+def simulated(folder: Path, *args: str, here: bool = False) -> dict[str, Any]:
+    """What ``metad-spark simulate`` of the small storm writes as JSON. ``here``: in this process, and in the session of
+    Spark that it has."""
     out = folder / "out.json"
-    done = metad_spark("simulate", "--scenario", str(write_storm(folder)), "--json", str(out), *args)
-    assert done.returncode == 0, done.stderr
+    command = ["simulate", "--scenario", str(write_storm(folder)), "--json", str(out), *args]
+    if here:
+        assert main(command) == 0
+    else:
+        done = metad_spark(*command)
+        assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(out.read_text())
     return found

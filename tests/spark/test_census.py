@@ -9,6 +9,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from msgspec.structs import replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -20,6 +21,7 @@ from metad_spark.queries import census as census_q
 from metad_spark.queries import lag as lag_q
 from metad_spark.queries import orphans as orphans_q
 from metad_spark.queries import skew as skew_q
+from metad_spark.source.options import Settings
 from metad_spark.source.schema import schema_of
 from metad_wire.messages import NEVER_S, SubscriptionOptions
 from metad_wire.tables.inflight import Inflight
@@ -168,9 +170,13 @@ def test_a_sound_cluster_has_no_orphans_but_those_of_an_unknown_broker(
     }
 
 
-def test_what_is_wrong_is_one_line(run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_is_wrong_is_one_line(
+    run: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["census", "--source", str(tmp_path / "nowhere")]) == 1
     assert "it has no metad-snapshot.json" in capsys.readouterr().err
+    patient = Settings.client_options
+    monkeypatch.setattr(Settings, "client_options", lambda it: replace(patient(it), connect_timeout_s=0.5))
     assert main(["lag", "--source", "metad://127.0.0.1:1"]) == 1
     told = capsys.readouterr().err
     assert told.count("\n") == 1
@@ -184,15 +190,26 @@ NOW = 1_000_000_000
 HOUR = 3_600_000
 
 
+_MADE: dict[str, DataFrame] = {}
+
+
 def made(spark: SparkSession, table: str, *records: dict[str, Any]) -> DataFrame:
-    """A table with these records; what they do not say is null, or what a number or a text is by default."""
+    """A table with these records; what they do not say is null, or what a number or a text is by default. Who asks for
+    the same again, as with each planted bug, has the same."""
+    named = f"{table} {records}"
+    if named not in _MADE:
+        _MADE[named] = _made(spark, table, *records)
+    return _MADE[named]
+
+
+def _made(spark: SparkSession, table: str, *records: dict[str, Any]) -> DataFrame:
     schema = schema_of(table)
     zero = {"bigint": 0, "string": "", "boolean": False}
     full = [
         {f.name: record.get(f.name, None if f.nullable else zero[f.dataType.simpleString()]) for f in schema.fields}
         for record in records
     ]
-    return spark.createDataFrame([tuple(each.values()) for each in full], schema)
+    return spark.createDataFrame([tuple(each.values()) for each in full], schema).coalesce(1)
 
 
 def session(client: str, broker: str, epoch: int = 1, **more: Any) -> dict[str, Any]:
@@ -360,7 +377,7 @@ def test_lag_says_what_is_known(spark: SparkSession) -> None:
     heads = spark.createDataFrame(
         [("a", "x", 0, 30), ("a", "x", 1, 12), ("a", "y", 0, 40), ("a", "z", 0, 70), ("c", "x", 0, 999)],
         "tenant string, topic string, partition int, head int",
-    )
+    ).coalesce(1)
 
     def told(said: DataFrame | None) -> list[tuple[Any, ...]]:
         rows = lag_q.lag(offsets, said, NOW).collect()

@@ -56,11 +56,20 @@ def test_one_storm_needs_no_java_and_says_so(tmp_path: Path) -> None:
         (["simulate", "--master", "local[1]", "--clients", "10"], 1, "clients must be at least"),
     ],
 )
-def test_what_is_wrong_is_said_before_spark_is_started(args: list[str], code: int, said: str) -> None:
-    done = metad_spark(*args)
-    assert done.returncode == code, done.stderr
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_is_wrong_is_said_before_spark_is_started(
+    args: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """There is no Java: Spark would be what is wrong."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", "")
+    try:
+        found = main(args)
+    except SystemExit as ended:
+        found = ended.code  # type: ignore[assignment]
+    told = capsys.readouterr().err
+    assert found == code, told
+    assert said in told
+    assert "Traceback" not in told
 
 
 @pytest.mark.usefixtures("java")
@@ -73,13 +82,11 @@ def test_a_taken_connect_port_is_said_at_once() -> None:
     assert "port 15002 is taken" in done.stderr
 
 
-def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path) -> None:
+def test_a_folder_with_something_in_it_is_not_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "precious").write_text("mine")
-    done = metad_spark(
-        "schedule", "--scenario", str(write_storm(tmp_path)), "--out", str(tmp_path), "--clients", "1000"
-    )
-    assert done.returncode == 2
-    assert "is not empty" in done.stderr
+    storm = ("--scenario", str(write_storm(tmp_path)), "--clients", "1000")
+    assert main(["schedule", *storm, "--out", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
     assert (tmp_path / "precious").read_text() == "mine"
 
 

@@ -81,10 +81,10 @@ def test_slices_of_the_model_of_requests_add_up_to_the_same(context: Context, sc
         assert slices.estimated(theirs, seed, 3_000, 3) == slices.estimated(ours, seed, 3_000, 3)
 
 
-def test_the_command_simulates_slices_by_spark_as_here(java: None, tmp_path: Path) -> None:
+def test_the_command_simulates_slices_by_spark_as_here(context: Context, tmp_path: Path) -> None:
     asked = ("--model", "requests", "--clients", "2000", "--sample", "1")
-    by_spark = simulated(tmp_path, *asked, "--runner", "spark", "--master", "local[2]")
-    here = simulated(tmp_path, *asked, "--runner", "local")
+    by_spark = simulated(tmp_path, *asked, "--runner", "spark", here=True)
+    here = simulated(tmp_path, *asked, "--runner", "local", here=True)
     assert (by_spark["runner"], here["runner"]) == ("spark", "local")
     differ = {key for key in here if here[key] != by_spark[key]}
     assert differ <= {"runner", "runner_why", "wall_s", "rss_max_mib"}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from spark_rig import SMALL
 
 import metad.embedded
 from metad_spark.pipeline.context import Context
@@ -27,6 +28,8 @@ def cells(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         patch.chdir(tmp_path_factory.mktemp("notebook"))
         for number, cell in enumerate(CELLS, 1):
             exec(compile(cell, f"{PAGE.name}, cell {number}", "exec"), known)
+            for key, value in SMALL.items():  # a cell sets some of them for larger tables
+                context.session.conf.set(key, value)
         yield known
     assert SparkSession.getActiveSession() is context.session
 

@@ -108,6 +108,17 @@ def storm(seed: int) -> list[Attempt]:
     return found
 
 
+_READ: dict[str, DataFrame] = {}
+
+
+def read(spark: SparkSession, folder: Path, attempts: list[Attempt], **facts: Any) -> DataFrame:
+    """The trace of these attempts; the same for the same ones."""
+    named = f"{attempts} {facts}"
+    if named not in _READ:
+        _READ[named] = p.attempts_of(spark, written(folder, attempts, **facts)).coalesce(1).cache()
+    return _READ[named]
+
+
 @pytest.fixture(scope="module")
 def spark(context: Context) -> SparkSession:
     return context.session
@@ -229,7 +240,7 @@ SLOTS = [
 
 
 def test_slots_are_heeded_or_not(spark: SparkSession, tmp_path: Path) -> None:
-    frame = p.attempts_of(spark, written(tmp_path / "trace", SLOTS)).coalesce(1)
+    frame = read(spark, tmp_path / "trace", SLOTS)
     assert [
         (row["policy"], row["slot"], row["refusals"], row["then_restored"], row["then_refused"], row["off_s"])
         for row in rows(p.slots(frame))
@@ -256,7 +267,7 @@ STALLS = [
 
 
 def test_a_stall_needs_somebody_who_waits(spark: SparkSession, tmp_path: Path) -> None:
-    frame = p.attempts_of(spark, written(tmp_path / "trace", STALLS)).coalesce(1)
+    frame = read(spark, tmp_path / "trace", STALLS)
     found = [
         (row["by"], row["value"], row["from_s"], row["to_s"], row["waiting"], row["ended"])
         for row in rows(p.stalls(frame, limit_s=12.0))
@@ -278,7 +289,7 @@ def test_the_last_ones_and_what_they_have_in_common(spark: SparkSession, tmp_pat
     for number in range(4, 60, 5):
         made += [Attempt(number, 1, 0, 10, 100, REFUSED, 500, 0)]
         made += [Attempt(number, 2, 20_000, 20_001, 20_005)] if number != 9 else []
-    frame = p.clients(p.attempts_of(spark, written(tmp_path / "trace", made, returning=200)).coalesce(1), 30.0)
+    frame = p.clients(read(spark, tmp_path / "trace", made, returning=200), 30.0)
     first, second = rows(p.last(frame, 2))
     assert (first["client"], first["why"], first["open_s"], first["back_ns"]) == (9, "open", 29.9, None)
     assert (second["client"], second["why"], second["slot_s"], second["waited_ns"]) == (4, "slot", 19.9, 20_005 * MS)

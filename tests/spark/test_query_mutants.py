@@ -28,23 +28,9 @@ def _test(mutant: Mutant) -> Any:
     return next(vars(module)[f"test_{name}"] for module in modules if f"test_{name}" in vars(module))
 
 
-_SMALL = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""Each mutant is another plan of a few rows: to compile it takes longer than to run it."""
-
-
 @pytest.fixture(scope="module")
-def spark(context: Context) -> Iterator[SparkSession]:
-    session = context.session
-    before = {key: session.conf.get(key, None) for key in _SMALL}
-    for key, value in _SMALL.items():
-        session.conf.set(key, value)
-    yield session
-    for key, old in before.items():
-        session.conf.unset(key) if old is None else session.conf.set(key, old)
+def spark(context: Context) -> SparkSession:
+    return context.session
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as parquet
 import pytest
-from spark_rig import metad_spark, write_storm
+from spark_rig import write_storm
 
 from metad_spark import run_schedule
 from metad_spark.calibration import load_calibration
+from metad_spark.cli import main
 from metad_spark.errors import UsageError
 from metad_spark.models.node_input import node_inputs
 from metad_spark.models.population import firsts_us
+from metad_spark.pipeline.context import Context
 from metad_spark.reduced import scaled
 from metad_spark.run_schedule import Part, parts, rows
 from metad_spark.scenario import Scenario, load_scenario
@@ -78,14 +80,11 @@ def test_more_rows_than_a_generator_can_sort_are_refused(scenario: Scenario) -> 
 
 
 @pytest.fixture(scope="module")
-def written(java: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def written(context: Context, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the command has written for three generators."""
     folder = tmp_path_factory.mktemp("written")
-    done = metad_spark(
-        *("schedule", "--scenario", str(write_storm(folder)), "--scale", "0.1", "--seed", "5"),
-        *("--generators", "3", "--out", str(folder / "out"), "--master", "local[2]"),
-    )
-    assert done.returncode == 0, done.stderr
+    storm = ("--scenario", str(write_storm(folder)), "--scale", "0.1", "--seed", "5")
+    assert main(["schedule", *storm, "--generators", "3", "--out", str(folder / "out")]) == 0
     return folder / "out"
 
 

@@ -33,7 +33,7 @@ def until(what: str, condition: Callable[[], Any]) -> None:
         pause.wait(0.1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[metad.embedded.Cluster]:
     with metad.embedded.cluster(nodes=3) as nodes:
         yield nodes
@@ -45,12 +45,12 @@ def spark(context: Context) -> SparkSession:
     return context.session
 
 
-def records(count: int = ROWS) -> list[dict[str, Any]]:
-    return [{"namespace": f"ns{n % 50}", "key": f"k{n}", "value": b"%d" % n} for n in range(count)]
+def records(count: int = ROWS, where: str = "ns") -> list[dict[str, Any]]:
+    return [{"namespace": f"{where}{n % 50}", "key": f"k{n}", "value": b"%d" % n} for n in range(count)]
 
 
-def versions(m: blocking.BlockingClient, count: int = ROWS) -> set[int]:
-    found = m.kv.get_many([KvKey(f"ns{n % 50}", f"k{n}") for n in range(count)], deadline_s=60)
+def versions(m: blocking.BlockingClient, count: int = ROWS, where: str = "ns") -> set[int]:
+    found = m.kv.get_many([KvKey(f"{where}{n % 50}", f"k{n}") for n in range(count)], deadline_s=60)
     found.raise_for_error()
     return {0 if record is None else record.version for record in found}
 
@@ -84,12 +84,21 @@ def crashing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return after
 
 
+def adds(sequence: str) -> list[dict[str, Any]]:
+    return [{"namespace": f"ns{n}", "sequence": sequence, "delta": 1} for n in range(200)]
+
+
+def sums_of(m: blocking.BlockingClient, sequence: str) -> set[int]:
+    found = m.sequences.get_many([SequenceKey(f"ns{n}", sequence) for n in range(200)])
+    return {record.value for record in found if record is not None}
+
+
 def test_a_batch_that_is_repeated_is_written_once(
     cluster: metad.embedded.Cluster, crashing: Callable[[int], None]
 ) -> None:
+    """Also where a leader is killed, or slots move, behind an attempt that was done or one that crashed."""
     kv = settings_of({"path": cluster.url, "table": "kv"})
     sums = settings_of({"path": cluster.url, "table": "sequence"})
-    adds = [{"namespace": f"ns{n}", "sequence": "sum", "delta": 1} for n in range(200)]
     with blocking.connect(cluster.url) as m:
         crashing(1)
         with pytest.raises(Crash):
@@ -102,37 +111,24 @@ def test_a_batch_that_is_repeated_is_written_once(
         assert versions(m) == {1}
         cluster.start(leader)
 
-        write_here(sums, Part("sums", 0, 0), adds)
-        m.cluster.add_group("data", deadline_s=60)
-        m.cluster.rebalance(deadline_s=60)
-        until("slots that move", lambda: _moved(m))
-        assert write_here(sums, Part("sums", 0, 0), adds) == 200  # the groups that did it know it
-        assert write_here(kv, Part("q", 4, 0), records()) == ROWS
-        assert versions(m) == {1}
-        write_here(sums, Part("sums", 0, 1), adds)  # another partition
-        write_here(sums, Part("sums", 1, 0), adds)  # another batch
-        found = m.sequences.get_many([SequenceKey(f"ns{n}", "sum") for n in range(200)])
-        assert {record.value for record in found if record is not None} == {3}
-        with pytest.raises(SinkError, match="batch 0 of query sums is over: batch 1 has begun"):
-            write_here(sums, Part("sums", 0, 0), adds)
-
-
-def test_slots_that_move_between_a_crash_and_the_repetition(
-    cluster: metad.embedded.Cluster, crashing: Callable[[int], None]
-) -> None:
-    sums = settings_of({"path": cluster.url, "table": "sequence"})
-    adds = [{"namespace": f"ns{n}", "sequence": "sum", "delta": 1} for n in range(300)]
-    with blocking.connect(cluster.url) as m:
+        write_here(sums, Part("sums", 0, 0), adds("sum"))
         crashing(1)
         with pytest.raises(Crash):
-            write_here(sums, Part("sums", 0, 0), adds)
+            write_here(sums, Part("crashed", 0, 0), adds("crashed"))
         m.cluster.add_group("data", deadline_s=60)
         m.cluster.rebalance(deadline_s=60)
         until("slots that move", lambda: _moved(m))
+        assert write_here(sums, Part("sums", 0, 0), adds("sum")) == 200  # the groups that did it know it
         for _ in range(2):
-            write_here(sums, Part("sums", 0, 0), adds)
-            found = m.sequences.get_many([SequenceKey(f"ns{n}", "sum") for n in range(300)])
-            assert {record.value for record in found if record is not None} == {1}
+            write_here(sums, Part("crashed", 0, 0), adds("crashed"))
+            assert sums_of(m, "crashed") == {1}
+        assert write_here(kv, Part("q", 4, 0), records()) == ROWS
+        assert versions(m) == {1}
+        write_here(sums, Part("sums", 0, 1), adds("sum"))  # another partition
+        write_here(sums, Part("sums", 1, 0), adds("sum"))  # another batch
+        assert sums_of(m, "sum") == {3}
+        with pytest.raises(SinkError, match="batch 0 of query sums is over: batch 1 has begun"):
+            write_here(sums, Part("sums", 0, 0), adds("sum"))
 
 
 def _moved(m: blocking.BlockingClient) -> bool:
@@ -143,7 +139,7 @@ def _moved(m: blocking.BlockingClient) -> bool:
 def test_spark_writes_batches_and_streams(spark: SparkSession, cluster: metad.embedded.Cluster, tmp_path: Path) -> None:
     url = cluster.url
     frame = spark.createDataFrame(
-        [tuple(each.values()) for each in records(500)], "namespace string, key string, value binary"
+        [tuple(each.values()) for each in records(500, "by-")], "namespace string, key string, value binary"
     )
 
     def written(batch: DataFrame, number: int) -> None:
@@ -153,12 +149,12 @@ def test_spark_writes_batches_and_streams(spark: SparkSession, cluster: metad.em
     with blocking.connect(url) as m:
         written(frame, 0)
         written(frame, 0)
-        assert versions(m, 500) == {1}
+        assert versions(m, 500, "by-") == {1}
         frame.write.format("metad").option("table", "kv").mode("append").save(url)
-        assert versions(m, 500) == {2}
+        assert versions(m, 500, "by-") == {2}
 
-        m.sequences.add_many([SequenceAddItem("ns0", "other", 5)])
-        changes = spark.readStream.format("metad").options(table="kv").load(url).where("namespace like 'ns%'")
+        m.sequences.add_many([SequenceAddItem("by-0", "other", 5)])
+        changes = spark.readStream.format("metad").options(table="kv").load(url).where("namespace like 'by-%'")
         copied = changes.selectExpr("concat('copy-', namespace) as namespace", "key", "value", "change")
         for _ in range(2):
             query = (
@@ -169,15 +165,15 @@ def test_spark_writes_batches_and_streams(spark: SparkSession, cluster: metad.em
             )
             assert query.awaitTermination(150)
             assert query.exception() is None
-            found = m.kv.get_many([KvKey(f"copy-ns{n % 50}", f"k{n}") for n in range(500)])
+            found = m.kv.get_many([KvKey(f"copy-by-{n % 50}", f"k{n}") for n in range(500)])
             assert [record.value for record in found if record is not None] == [b"%d" % n for n in range(500)]
             assert {record.version for record in found if record is not None} == {1}
-        m.kv.delete("ns1", "k1")
+        m.kv.delete("by-1", "k1")
         query = copied.writeStream.foreachBatch(written_as("hand", url)).trigger(availableNow=True)
         done = query.option("checkpointLocation", str(tmp_path / "hand")).start()
         assert done.awaitTermination(150)
         assert done.exception() is None
-        assert {record.version for record in m.kv.scan("copy-ns2")} == {2}
+        assert {record.version for record in m.kv.scan("copy-by-2")} == {2}
 
 
 def written_as(query: str, url: str) -> Callable[[DataFrame, int], None]:

@@ -106,16 +106,24 @@ class Requests:
         )
 
     async def given(
-        self, method: Method[Body, Reply], body: Body, group: str, identity: GivenIdentity, deadline_s: float | None
+        self,
+        method: Method[Body, Reply],
+        body: Body,
+        group: str,
+        identity: GivenIdentity,
+        deadline_s: float | None,
+        version: int | None = None,
     ) -> Reply:
-        """One write with an identity that the program has named, by the leader of a group. Raises StaleRouteError with
-        nothing done if the group does not hold all items, and does not know the write."""
+        """One write with an identity that the program has named, by the leader of a group. ``version``: of the map that
+        named the group, if that is not the current one. Raises StaleRouteError with nothing done if the group does not
+        hold all items, and does not know the write."""
         deadline = self._deadline(deadline_s)
         try:
             encoded = encode(body)
         except UNFIT as error:
             raise wrong_body(method, body, error) from error
-        reply: Reply = await self.reply(self._dispatcher.submit(method, encoded, deadline, group, identity=identity))
+        submitted = self._dispatcher.submit(method, encoded, deadline, group, identity=identity, version=version)
+        reply: Reply = await self.reply(submitted)
         return reply
 
     async def reply(self, call: Call) -> Any:

@@ -191,6 +191,12 @@ def apportioned(total: int, parts: list[float]) -> list[int]:
     return counts
 
 
+def check_clients(clients: int, groups: int) -> None:
+    """Raises ScenarioError if there are fewer clients than groups."""
+    if clients < groups:
+        raise ScenarioError(f"clients must be at least cluster.groups, {groups}, not {clients}")
+
+
 def node_inputs(
     scenario: Scenario, calibration: Calibration, clients: int | None = None, *, merged: bool = False
 ) -> list[NodeInput]:
@@ -199,8 +205,7 @@ def node_inputs(
     groups."""
     total = scenario.clients if clients is None else clients
     cluster = scenario.cluster
-    if total < cluster.groups:
-        raise ScenarioError(f"clients must be at least cluster.groups, {cluster.groups}, not {total}")
+    check_clients(total, cluster.groups)
     parts = shares(scenario)
     kinds_of = list(parts)
     weights = list(parts.values())

@@ -49,6 +49,7 @@ def package_zip(folder: Path) -> Path:
 _HERE = {
     "spark.driver.memory": "1g",  # the JVM only plans and carries bytes; the models run in the Python workers
     "spark.sql.shuffle.partitions": "8",  # of 200, each of a cache is a task
+    "spark.python.sql.dataFrameDebugging.enabled": "false",  # line numbers for stack traces, which nobody here is shown
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",  # it would overwrite our progress bar
     "spark.driver.bindAddress": "127.0.0.1",

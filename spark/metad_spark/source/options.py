@@ -93,6 +93,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 credentials_file=self.token_file,
                 tls=tls,
                 client_name="metad-spark",
+                connect_timeout_s=min(self.timeout_s, Options().connect_timeout_s),
             )
         except (ValueError, TypeError) as error:
             raise OptionError(str(error)) from None

@@ -25,7 +25,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from metad_client import Client, ConflictError, GroupId, Message, NotFoundError, StaleRouteError
+from metad_client import Client, ClusterMap, ConflictError, GroupId, Message, NotFoundError, StaleRouteError
 from metad_client.once import write_once
 from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
@@ -53,7 +53,7 @@ from metad_wire.tables.sequence import (
 )
 
 from .errors import OptionError, SinkError
-from .groups import map_of, opened
+from .groups import MAP_RETRY_S, map_of, opened
 from .options import Settings
 from .shapes import CHANGE, declared_table
 
@@ -183,6 +183,8 @@ class Plan(msgspec.Struct, frozen=True):
     batch: int
     made_ms: int
     slots: dict[str, bytes]
+    version: int | None = None
+    """Of the map that says so; None: the batch was begun by an older metad."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -201,8 +203,8 @@ async def write(client: Client, settings: Settings, part: Part, records: Sequenc
     plan, age_ms = await _plan(client, settings, part)
     writes = writes_of(settings.table, settings.declared)
     sent = _Sent(client, settings, part, age_ms)
-    await sent.all(writes.put, put, plan.slots, _PUT)
-    await sent.all(writes.delete, deleted, plan.slots, _DELETE)
+    await sent.all(writes.put, put, plan, _PUT)
+    await sent.all(writes.delete, deleted, plan, _DELETE)
     return len(put) + len(deleted)
 
 
@@ -228,7 +230,7 @@ async def _plan(client: Client, settings: Settings, part: Part) -> tuple[Plan, i
             over = f"batch {part.batch} of query {part.query} is over: batch {plan.batch} has begun"
             raise SinkError(f"{settings.source}: {over}")
         known = await map_of(client, settings)
-        made = Plan(part.batch, int(time.time() * 1000), dict(known.slots))
+        made = Plan(part.batch, int(time.time() * 1000), dict(known.slots), known.version)
         version = 0 if kept is None else kept.version
         try:
             await client.kv.put(NAMESPACE, key, msgspec.msgpack.encode(made), expected_version=version)
@@ -246,25 +248,40 @@ class _Sent:
         self._part = part
         self._age_ms = age_ms
 
-    async def all(self, write: Write, items: Sequence[Message], slots: dict[str, bytes], place: str) -> None:
+    async def all(self, write: Write, items: Sequence[Message], by: Plan | ClusterMap, place: str) -> None:
         """Send items to the groups that have them by these slots."""
-        groups = _by_group(write, items, slots).items()
-        tasks = [asyncio.create_task(self._group(write, group, mine, f"{place}/{group}")) for group, mine in groups]
+        groups = _by_group(write, items, by.slots).items()
+        tasks = [
+            asyncio.create_task(self._group(write, group, mine, by.version, f"{place}/{group}"))
+            for group, mine in groups
+        ]
         try:
             await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _group(self, write: Write, group: str, items: Sequence[Message], place: str) -> None:
+    async def _group(self, write: Write, group: str, items: Sequence[Message], version: int | None, place: str) -> None:
         for number, request in enumerate(requests_of(write, items)):
             try:
-                await self._one(write, group, request, place, number)
+                await self._one(write, group, request, version, place, number)
             except StaleRouteError:  # neither now nor at an earlier attempt was anything done
-                known = await map_of(self._client, self._settings)
-                await self.all(write, request, dict(known.slots), f"{place}:{number}")
+                known = await self._elsewhere(write, group, request)
+                await self.all(write, request, known, f"{place}:{number}")
 
-    async def _one(self, write: Write, group: str, items: Sequence[Message], place: str, number: int) -> None:
+    async def _elsewhere(self, write: Write, group: str, items: Sequence[Message]) -> ClusterMap:
+        """The map, once it has some of these items in another group than this one. The newest after a minute: they may
+        have come back."""
+        for _ in range(int(DEADLINE_S / MAP_RETRY_S)):
+            known = await map_of(self._client, self._settings)
+            if _by_group(write, items, known.slots).keys() != {group}:
+                break
+            await asyncio.sleep(MAP_RETRY_S)
+        return known
+
+    async def _one(
+        self, write: Write, group: str, items: Sequence[Message], version: int | None, place: str, number: int
+    ) -> None:
         part = self._part
         series = sha256(f"{part.query}\0{part.partition}\0{place}".encode()).digest()
         low = part.batch + 1 << SEQ_BITS
@@ -277,6 +294,7 @@ class _Sent:
             seq=low + number,
             low=low,
             age_ms=self._age_ms,
+            version=version,
             deadline_s=DEADLINE_S,
         )
         for error in reply.errors:

@@ -19,10 +19,10 @@ from metad_spark.models import vector
 from metad_spark.models.histogram import counted, quantile_s
 from metad_spark.models.node_input import NodeInput, apportioned, node_inputs, shares
 from metad_spark.models.results import NodeResult, added, merge
-from metad_spark.proofs import laws, theory, trials
+from metad_spark.proofs import anchors, laws, theory, trials
 from metad_spark.proofs.proof import Proof
 from metad_spark.reduced import reduced
-from metad_spark.run_verify import verify
+from metad_spark.run_verify import cores, shapes, verify
 from metad_spark.scenario import Brokers, Cluster, Scenario, Tenants, load_scenario, scenario_names
 
 
@@ -216,16 +216,25 @@ def test_theory_agrees_with_itself() -> None:
 
 def test_published_shapes_are_reproduced() -> None:
     heard: list[Proof] = []
-    proofs = verify(heard.append, only=["shapes", "brooker", "metastable"])
+    proofs = verify(heard.append, only=["brooker"])
     assert proofs == heard
-    assert len(proofs) == 13
+    proofs += shapes(0.1)
+    assert len(proofs) == 9
     assert all(proof.passed for proof in proofs), [proof for proof in proofs if not proof.passed]
+    assert all(anchors.stays_down(trigger, 0) == trigger.stays_down for trigger in anchors.METASTABLE_CASES)
 
 
 def test_storms_obey_their_laws() -> None:
-    proofs = verify(only=["laws", "cores"])
+    proofs = [*verify(only=["laws"]), *cores(100_000)]
     assert [proof for proof in proofs if not proof.passed] == []
     assert {proof.bar for proof in proofs} == {0.01}
+
+
+@pytest.mark.long
+def test_proofs_hold_at_their_full_size() -> None:
+    proofs = verify(only=["shapes", "metastable", "cores"])
+    assert len(proofs) == 13
+    assert all(proof.passed for proof in proofs), [proof for proof in proofs if not proof.passed]
 
 
 def test_a_law_that_is_broken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
