@@ -42,5 +42,7 @@ async def write_once(
     argument("client_id", client_id, U64)
     for name, number in (("seq", seq), ("low", low), ("age_ms", age_ms)):
         argument(name, number, U63)
+    if version is not None:
+        argument("version", version, U63)
     identity = GivenIdentity(client_id, seq, low, age_ms)
     return await client._requests.given(method, body, group, identity, deadline_s, version)

@@ -47,7 +47,7 @@ def test_files_of_spark_share_a_process_only_with_what_they_share(ordering: Any)
         together.setdefault(ordering.scope(TESTS.parent, f"tests/spark/{path.name}::test_x"), set()).add(path.name)
     assert {"test_census.py", "test_query_mutants.py"} <= together["tests/spark/jvm"]
     assert together["tests/spark/port"] == {"test_command.py", "test_everywhere.py"}
-    assert together["tests/spark/test_schedule.py"] == {"test_schedule.py"}
+    assert together["tests/spark/test_import.py"] == {"test_import.py"}
 
 
 def test_all_scenarios_share_a_process_and_with_it_their_nodes(ordering: Any) -> None:

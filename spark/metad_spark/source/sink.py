@@ -3,7 +3,8 @@
 Each request has an identity that depends on the query, the batch, the partition and its place in it, so a group that
 has done it answers again what it answered then. For that a repeated partition must send the same requests to the same
 groups, although slots may have moved: the slots of the first attempt are kept in the service, in a key of the query.
-A group that has lost them refuses a request that it has not done, and then it is sent on to those that have them.
+A group that has lost them refuses a request that it has not done, and then it is sent on to those that have them, whose
+slots are kept as well: they may have done it, and lost them since.
 
 Records of a DataFrame become the items of writes.
 """
@@ -14,7 +15,8 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
@@ -178,13 +180,13 @@ _AGE_MS: Final = 60_000
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Which group had which slot when a batch was first written."""
+    """Which group had which slot when a batch, or a request of it that a group had refused, was first written."""
 
     batch: int
     made_ms: int
     slots: dict[str, bytes]
     version: int | None = None
-    """Of the map that says so; None: the batch was begun by an older metad."""
+    """Of the map that says so; None: an older metad made the plan."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -200,7 +202,7 @@ async def write(client: Client, settings: Settings, part: Part, records: Sequenc
     put, deleted = items_of(settings.table, records, settings.declared)
     if not put and not deleted:
         return 0
-    plan, age_ms = await _plan(client, settings, part)
+    plan, age_ms = await _plan(client, settings, part, "", lambda: map_of(client, settings))
     writes = writes_of(settings.table, settings.declared)
     sent = _Sent(client, settings, part, age_ms)
     await sent.all(writes.put, put, plan, _PUT)
@@ -218,9 +220,12 @@ def write_here(settings: Settings, part: Part, records: Sequence[dict[str, objec
     return asyncio.run(written())
 
 
-async def _plan(client: Client, settings: Settings, part: Part) -> tuple[Plan, int]:
-    """The slots of the first attempt, and for how long there may have been attempts: 0 if this is the first."""
-    key = f"{part.query}/{part.partition}"
+async def _plan(
+    client: Client, settings: Settings, part: Part, place: str, newest: Callable[[], Awaitable[ClusterMap]]
+) -> tuple[Plan, int]:
+    """The slots of the first attempt at a place in the batch, and for how long there may have been attempts: 0 if this
+    is the first. ``newest``: the map by which that is made."""
+    key = f"{part.query}/{part.partition}{place}"
     while True:
         kept = await client.kv.get(NAMESPACE, key)
         plan = None if kept is None else msgspec.msgpack.decode(kept.value, type=Plan)
@@ -229,7 +234,7 @@ async def _plan(client: Client, settings: Settings, part: Part) -> tuple[Plan, i
         if plan is not None and plan.batch > part.batch:
             over = f"batch {part.batch} of query {part.query} is over: batch {plan.batch} has begun"
             raise SinkError(f"{settings.source}: {over}")
-        known = await map_of(client, settings)
+        known = await newest()
         made = Plan(part.batch, int(time.time() * 1000), dict(known.slots), known.version)
         version = 0 if kept is None else kept.version
         try:
@@ -248,11 +253,11 @@ class _Sent:
         self._part = part
         self._age_ms = age_ms
 
-    async def all(self, write: Write, items: Sequence[Message], by: Plan | ClusterMap, place: str) -> None:
-        """Send items to the groups that have them by these slots."""
-        groups = _by_group(write, items, by.slots).items()
+    async def all(self, write: Write, items: Sequence[Message], plan: Plan, place: str) -> None:
+        """Send items to the groups that have them by this plan."""
+        groups = _by_group(write, items, plan.slots).items()
         tasks = [
-            asyncio.create_task(self._group(write, group, mine, by.version, f"{place}/{group}"))
+            asyncio.create_task(self._group(write, group, mine, plan.version, f"{place}/{group}"))
             for group, mine in groups
         ]
         try:
@@ -266,8 +271,10 @@ class _Sent:
             try:
                 await self._one(write, group, request, version, place, number)
             except StaleRouteError:  # neither now nor at an earlier attempt was anything done
-                known = await self._elsewhere(write, group, request)
-                await self.all(write, request, known, f"{place}:{number}")
+                at = f"{place}:{number}"
+                newest = partial(self._elsewhere, write, group, request)
+                plan, _ = await _plan(self._client, self._settings, self._part, f"/{at}", newest)
+                await self.all(write, request, plan, at)
 
     async def _elsewhere(self, write: Write, group: str, items: Sequence[Message]) -> ClusterMap:
         """The map, once it has some of these items in another group than this one. The newest after a minute: they may

@@ -12,7 +12,7 @@ from sim.nodes.loop import VirtualLoop
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "wire"), str(HERE.parents[1] / "golden")]
-VIRTUAL = ("test_cluster_id.py", "test_quotas.py", "test_tenant_end.py")
+VIRTUAL = ("test_cluster_id.py", "test_namesakes.py", "test_quotas.py", "test_tenant_end.py")
 
 
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, Any]:

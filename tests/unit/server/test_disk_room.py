@@ -37,7 +37,7 @@ class World(SteppedEnvironment):
 
 
 async def opened(monkeypatch: pytest.MonkeyPatch, free_bytes: int = 10 * MARK) -> tuple[Rig, World]:
-    monkeypatch.setattr("server_rig.SteppedEnvironment", World)
+    monkeypatch.setattr(Rig, "environment", World)
     monkeypatch.setattr(World, "free_bytes", free_bytes)
     rig = Rig(storage={"low_room_bytes": MARK})
     await rig.open()
