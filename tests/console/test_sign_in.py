@@ -150,6 +150,7 @@ def test_another_window_of_a_session_ends_with_it(guarded: Guarded, console: Con
 
 def test_certificates_say_when_they_end(guarded: Guarded, console: Console, browser: Browser) -> None:
     sign_in(browser, console, guarded.tokens["boss"])
+    browser.sees("3 of 3 nodes up")
     browser.open(f"{console.url}/disks")
     browser.sees("Certificates of the nodes", "GiB")
     wait_until(lambda: browser.text.count("fine") >= 10, "three disks, six files of nodes and an authority")
