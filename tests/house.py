@@ -45,7 +45,6 @@ did do drop end escape fail fell felt found gave get go goes gone got had has ha
 left let lost made mean met might must need paid pause put reach read refuse reject resume run said sat saw sent set
 shall should shown stood take taken taught thought told took want was went were will won would write
 """
-_STRING = re.compile(r'"""[\s\S]*?"""')
 _BATCH = 1_000  # takeovers
 _ROUNDS = 3  # of a request: what not every round enters belongs to a timer
 
@@ -176,31 +175,11 @@ def definitions(files: list[Path]) -> Iterator[Definition]:
 
 def long_functions() -> dict[str, int]:
     """The functions of more than 60 lines, in the product, its tools and its tests: how many lines each has."""
-    candidates = [file for file in every_file() if _may_be_long(file.read_text(encoding="utf-8"))]
     return {
         each.name: each.lines
-        for each in definitions(candidates)
+        for each in definitions(every_file())
         if not each.is_class and each.lines > FUNCTION_LINES_MAX
     }
-
-
-def _may_be_long(text: str) -> bool:
-    """Whether a file may have a function of more than 60 lines. Formatted text shows it by its indentation, and to
-    parse all files takes ten seconds."""
-    text = _STRING.sub(lambda found: "\n" * found[0].count("\n") + " " * 100, text)
-    begun: list[tuple[int, int]] = []  # (indentation, line) of the functions that a line may be in
-    number = 0
-    for number, line in enumerate(text.split("\n")):
-        code = line.lstrip(" ")
-        if not code or code[0] in ")]}#":
-            continue
-        indentation = len(line) - len(code)
-        while begun and begun[-1][0] >= indentation:
-            if number - begun.pop()[1] > FUNCTION_LINES_MAX:
-                return True
-        if code.startswith(("def ", "async def ")):
-            begun.append((indentation, number))
-    return any(number - first > FUNCTION_LINES_MAX for _, first in begun)
 
 
 def methods_per_class() -> dict[str, int]:

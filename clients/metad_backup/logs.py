@@ -3,7 +3,6 @@ of a tenant that moves."""
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -26,16 +25,15 @@ class Logs:
 
     def __init__(self, m: Client) -> None:
         self._m = m
-        self._silent: dict[str, int] = {}
-        """Nodes that have not answered, with a number that grows."""
-        self._numbers = itertools.count(1)
+        self._silent_s: dict[str, float] = {}
+        """When a node has last not answered."""
 
     async def read(self, nodes: Sequence[str], group: str, after: int, wait_s: float) -> BackupEntries:
         """The next entries behind an index, of the first of these nodes that has them; together they have ``wait_s`` to
         answer. Raises LogCutError where no replica reaches back so far, or the error of the last node."""
         failures: list[MetadError] = []
         late_s = time.monotonic() + wait_s
-        order = sorted(nodes, key=lambda node: self._silent.get(node, 0))
+        order = sorted(nodes, key=lambda node: self._silent_s.get(node, 0.0))
         for left, node in zip(range(len(order), 0, -1), order, strict=True):
             deadline_s = max(_LEAST_S, (late_s - time.monotonic()) / left)
             if left > 1:
@@ -45,7 +43,7 @@ class Logs:
             except MetadError as error:
                 failures.append(error)
                 if not isinstance(error, LogCutError | NotReplicaError):
-                    self._silent[node] = next(self._numbers)
+                    self._silent_s[node] = time.monotonic()
         cut = [error for error in failures if isinstance(error, LogCutError)]
         if cut and all(isinstance(error, LogCutError | NotReplicaError) for error in failures):
             raise cut[0]

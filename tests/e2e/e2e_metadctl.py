@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from metad import embedded
@@ -20,16 +21,21 @@ class Said(NamedTuple):
     stderr: str
 
 
-def metadctl(where: embedded.Server | embedded.Cluster | str, *arguments: str) -> Said:
-    """Run a command: at a server, or at endpoints; with an empty text at none. One at a time in all threads."""
-    endpoint = where if isinstance(where, str) else where.url.partition("//")[2]
+def ran(main: Callable[[list[str]], int], words: Sequence[str]) -> Said:
+    """Run a program's main function, which may end by argparse."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            status = main([*(("--endpoint", endpoint) if endpoint else ()), *arguments])
+            status = main([*words])
         except SystemExit as end:  # a wrong command line
             status = int(str(end.code))
     return Said(status, out.getvalue(), err.getvalue())
+
+
+def metadctl(where: embedded.Server | embedded.Cluster | str, *arguments: str) -> Said:
+    """Run a command: at a server, or at endpoints; with an empty text at none. One at a time in all threads."""
+    endpoint = where if isinstance(where, str) else where.url.partition("//")[2]
+    return ran(main, [*(("--endpoint", endpoint) if endpoint else ()), *arguments])
 
 
 def printed(where: embedded.Server | embedded.Cluster | str, *arguments: str, status: int = 0) -> Any:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import io
 import json
 import signal
 import subprocess
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from e2e_metadctl import ran
 
 from metad_perf.cli import main
 
@@ -69,18 +68,14 @@ def report_of(tmp_path: Path, *args: object) -> dict[str, Any]:
 def usage_error(word: str, *args: object) -> None:
     """A wrong command line is told in one line that has the word, or in the last of those that argparse writes. In this
     process: a new one takes a second to start."""
-    out, err = io.StringIO(), io.StringIO()
     policy, terminated = asyncio.get_event_loop_policy(), signal.getsignal(signal.SIGTERM)
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        try:
-            status = main([*map(str, args)])
-        except SystemExit as end:
-            status = int(str(end.code))
-        finally:
-            asyncio.set_event_loop_policy(policy)
-            signal.signal(signal.SIGTERM, terminated)
-    assert (status, out.getvalue()) == (2, "")
-    *before, told = err.getvalue().splitlines()
+    try:
+        wrong = ran(main, [*map(str, args)])
+    finally:
+        asyncio.set_event_loop_policy(policy)
+        signal.signal(signal.SIGTERM, terminated)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    *before, told = wrong.stderr.splitlines()
     assert told.startswith("metad-perf")
     assert word in told
     assert not before or before[0].startswith("usage: metad-perf ")

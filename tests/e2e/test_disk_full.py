@@ -8,7 +8,8 @@ import contextlib
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -217,25 +218,27 @@ async def test_a_cluster_whose_disks_are_full_lives_and_takes_writes_again(disks
             await m.kv.delete_many([KvDeleteItem("n", str(number)) for number in range(PUTS)])
             until_s = asyncio.get_running_loop().time() + AGAIN_S
             for number in range(40):  # of room that was made for good, and not for one
-                while isinstance(error := await put_large(m, number), NoRoomError):
-                    assert asyncio.get_running_loop().time() < until_s, error
-                    await asyncio.sleep(0.2)
-            while True:  # what the last of them wrote is not cut from the logs yet
-                with contextlib.suppress(NoRoomError):
-                    await m.sessions.takeover("b1", 1, "acme", "new", properties=kept)
-                    break
-                assert asyncio.get_running_loop().time() < until_s
-                await asyncio.sleep(0.2)
+                await once_there_is_room(partial(put_large, m, number), until_s)
+            taken = partial(m.sessions.takeover, "b1", 1, "acme", "new", properties=kept)
+            await once_there_is_room(taken, until_s)  # what the last of the puts wrote is not cut from the logs yet
             alive(nodes)
         assert any(server.events("disk_short") for server in nodes.servers.values())
 
 
-async def put_large(m: Client, number: int) -> NoRoomError | None:
-    try:
-        await m.kv.put("n", str(number), os.urandom(PUT_BYTES))
-    except NoRoomError as error:
-        return error
-    return None
+async def put_large(m: Client, number: int) -> None:
+    await m.kv.put("n", str(number), os.urandom(PUT_BYTES))
+
+
+async def once_there_is_room(write: Callable[[], Awaitable[object]], until_s: float) -> None:
+    """Do it, until it is not refused for lack of room any more. Raises NoRoomError if that takes too long."""
+    while True:
+        try:
+            await write()
+            return
+        except NoRoomError:
+            if asyncio.get_running_loop().time() >= until_s:
+                raise
+        await asyncio.sleep(0.2)
 
 
 def alive(nodes: Nodes) -> None:

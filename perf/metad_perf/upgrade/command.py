@@ -85,7 +85,7 @@ class _Upgrading:
         for member in members:  # the stage has started them with this build, without any data of ours
             await self._replace(member, self._before, wipe=True)
         for member in members:  # none serves before they have formed a cluster
-            await self._serves(member)
+            await asyncio.to_thread(member.wait_ready, START_S)
         await stage.health.settle()
         client = await stage.client("operator")
         load = LeaderKill(
@@ -145,11 +145,7 @@ class _Upgrading:
         member.command = list(command)
         await asyncio.to_thread(member.launch)
         if not wipe:
-            await self._serves(member)
-
-    async def _serves(self, member: Member) -> None:
-        if not await until(member.ready, START_S):
-            raise ServerError(f"{member.name} did not serve within {START_S:g} s: {member.words()}")
+            await asyncio.to_thread(member.wait_ready, START_S)
 
     async def _change(
         self, step: str, member: Member, command: Sequence[str], version: str, client: Client, crew: Sequence[Actor]

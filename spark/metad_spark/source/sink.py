@@ -202,7 +202,7 @@ async def write(client: Client, settings: Settings, part: Part, records: Sequenc
     put, deleted = items_of(settings.table, records, settings.declared)
     if not put and not deleted:
         return 0
-    plan, age_ms = await _plan(client, settings, part, "", lambda: map_of(client, settings))
+    plan, age_ms = await _plan(client, settings, part, "", partial(map_of, client, settings))
     writes = writes_of(settings.table, settings.declared)
     sent = _Sent(client, settings, part, age_ms)
     await sent.all(writes.put, put, plan, _PUT)
