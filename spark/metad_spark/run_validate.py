@@ -49,7 +49,7 @@ def run(
     if bool(traces) == (blind is not None):
         raise UsageError("name storms that happened, or give --blind N")
     if blind is not None:
-        return _blind(blind, scale, costs, seeds, json)
+        return _blind(blind, scale, costs, seeds, json, verdict)
     judged, left_out = [], []
     for runs in validation.by_storm(validation.storms_of(traces)):
         try:
@@ -59,7 +59,7 @@ def run(
     if not judged:
         raise ScenarioError(f"no storm can be predicted: {left_out[0]['trace']}: {left_out[0]['why']}")
     judged.sort(key=lambda one: (not one.seen, one.trace))
-    said = validation.verdict_of(judged, costs, f"{datetime.now(UTC):%Y-%m-%d}")
+    said = _verdict_of(judged, costs)
     write_json(
         json,
         {
@@ -70,9 +70,7 @@ def run(
             "bars_pct": validation.BARS_PCT,
         },
     )
-    if verdict is not None:
-        verdict.parent.mkdir(parents=True, exist_ok=True)
-        verdict.write_text(validation.to_toml(said), encoding="utf-8")
+    _keep(said, verdict)
     if tables is not None:
         page = tables.read_text(encoding="utf-8")
         tables.write_text(validation.replaced(page, validation.table_of(judged, said)), encoding="utf-8")
@@ -83,6 +81,16 @@ def run(
         warn(f"{said.disturbed} of {said.storms} storms had other programs beside them: their times are those' too.")
     say(validation.headline(said, "requests"))
     return 0 if said.passed else 1
+
+
+def _verdict_of(judged: Sequence[validation.Judged], costs: Costs) -> validation.Verdict:
+    return validation.verdict_of(judged, costs, f"{datetime.now(UTC):%Y-%m-%d}")
+
+
+def _keep(verdict: validation.Verdict, file: Path | None) -> None:
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(validation.to_toml(verdict), encoding="utf-8")
 
 
 # --- storms of settings that nobody has chosen
@@ -97,6 +105,11 @@ DRAWN_TRIGGERS: Final = ("all", "all", "rolling", "leader-kill")
 SESSIONS: Final = (40_000, 600_000)
 """From the least to the most, alike on a logarithmic scale."""
 BROKERS: Final = (4, 24)
+_HARD: Final = ("", "", "refuses", "", "", "ends not", "", "refuses", "", "", "refuses", "ends not")
+"""What storms are to do, in turns: at random few are turned away, and nearly all end. Where a queue is to be passed in
+a quarter of a second, nodes turn away most of a large storm. Clients that then wait without jitter come back together,
+and are turned away together."""
+_HARD_SESSIONS_MIN: Final = 250_000
 _RUNS: Final = 3
 _LIMIT_S: Final = 60.0
 _STORM_S_MAX: Final = 900.0
@@ -108,9 +121,10 @@ def drawn(count: int, seed: int, scale: float) -> list[dict[str, Any]]:
     """Settings of storms, at random. They are those of a command line of ``metad-perf storm``, and ``queue_ms``."""
     rng = random.Random(seed)
     found = []
-    for _ in range(count):
+    for number in range(count):
         nodes = rng.choice(NODES)
-        least, most = (math.log(sessions) for sessions in SESSIONS)
+        hard = _HARD[number % len(_HARD)]
+        least, most = (math.log(sessions) for sessions in (_HARD_SESSIONS_MIN if hard else SESSIONS[0], SESSIONS[1]))
         brokers = rng.randint(*BROKERS)
         found.append(
             {
@@ -120,9 +134,9 @@ def drawn(count: int, seed: int, scale: float) -> list[dict[str, Any]]:
                 "brokers": brokers,
                 "processes": rng.choice(PROCESSES),
                 "linger_ms": rng.choice(LINGERS_MS),
-                "queue_ms": rng.choice(QUEUES_MS),
-                "policy": rng.choice(POLICIES),
-                "trigger": rng.choice(DRAWN_TRIGGERS if nodes > 1 else DRAWN_TRIGGERS[:-1]),
+                "queue_ms": QUEUES_MS[0] if hard else rng.choice(QUEUES_MS),
+                "policy": "exponential" if hard == "ends not" else rng.choice(POLICIES),
+                "trigger": "all" if hard else rng.choice(DRAWN_TRIGGERS if nodes > 1 else DRAWN_TRIGGERS[:-1]),
                 "seed": rng.randrange(1, 1_000_000),
             }
         )
@@ -162,7 +176,7 @@ def happened(settings: dict[str, Any], folder: Path, name: str) -> list[validati
     return [msgspec.structs.replace(one, name=name) for one in validation.storms_of(reports)]
 
 
-def _blind(count: int, scale: float, costs: Costs, seeds: int, json: Path | None) -> int:
+def _blind(count: int, scale: float, costs: Costs, seeds: int, json: Path | None, verdict: Path | None) -> int:
     seed = secrets.randbits(32)
     told = {**frozen(costs), "seed": str(seed)}
     storms, judged = [], []
@@ -177,12 +191,15 @@ def _blind(count: int, scale: float, costs: Costs, seeds: int, json: Path | None
                 {
                     "settings": settings,
                     "inside": not differs,
+                    "refused": max(run.report["rejected"] for run in runs),
+                    "recovered": one.recovered,
                     "metrics": msgspec.to_builtins(one.metrics),
                     "class_right": one.class_right,
                 }
             )
     said = {"frozen": told, "storms": storms, **blind_errors(judged), "earlier": earlier(json)}
     write_json(json, said)
+    _keep(msgspec.structs.replace(_verdict_of(judged, costs), passed=blind_passes(judged)), verdict)
     _show(judged)
     inside = sum(storm["inside"] for storm in storms)
     right = f"{said['class_right']} of {count} storms are predicted to end, or not, as they did"

@@ -81,6 +81,9 @@ class StormRun(msgspec.Struct, frozen=True, kw_only=True):
     parts: tuple[int, int] | None = None
     queue_ms: int = 0
     """``limits.queue_ms`` of the nodes; 0: the default."""
+    nodes: int = 3
+    linger_ms: float = 20.0
+    processes: int = 2
     limit_s: float = 60.0
     seed: int = 1
     number: int = 1
@@ -94,10 +97,12 @@ class StormRun(msgspec.Struct, frozen=True, kw_only=True):
     def arguments(self) -> list[str]:
         """Of the command, without those that say where to write."""
         given = {
-            "nodes": 3,
+            "nodes": self.nodes,
             "groups": _DATA.format(self.groups),
             "sessions": self.sessions,
             "brokers": self.brokers,
+            "processes": self.processes,
+            "linger-ms": f"{self.linger_ms:g}",
             "policy": self.policy,
             "trigger": self.trigger,
             "seconds-limit": f"{self.limit_s:g}",
@@ -134,6 +139,12 @@ def storms() -> list[StormRun]:
     ]
 
 
+def _turned_away(name: str, **given: Any) -> StormRun:
+    """One whose nodes turn nearly all clients away at first. Those who then come back together, without jitter, are
+    turned away together again: it does not end in time."""
+    return StormRun(name=name, seen=True, brokers=10, queue_ms=250, **given)
+
+
 def _settings() -> list[StormRun]:
     return [
         StormRun(name="seen-slots", seen=True, sessions=150_000, brokers=8),
@@ -147,6 +158,14 @@ def _settings() -> list[StormRun]:
         StormRun(name="seen-large", seen=True, sessions=800_000, brokers=16, seed=11),
         StormRun(name="seen-naive", seen=True, sessions=700_000, brokers=10, policy="none", limit_s=4.0, seed=9),
         StormRun(name="seen-refused", seen=True, sessions=400_000, brokers=16, groups=2, queue_ms=1_500, seed=10),
+        StormRun(name="seen-one-node", seen=True, sessions=200_000, brokers=8, nodes=1, groups=1, linger_ms=5, seed=12),
+        StormRun(name="seen-five-nodes", seen=True, sessions=250_000, brokers=12, nodes=5, linger_ms=5, seed=13),
+        StormRun(name="seen-twelve", seen=True, sessions=250_000, brokers=8, groups=12, linger_ms=5, seed=14),
+        StormRun(name="seen-linger-2", seen=True, sessions=200_000, brokers=8, linger_ms=2, processes=1, seed=15),
+        StormRun(name="seen-many", seen=True, sessions=120_000, brokers=20, nodes=5, groups=12, linger_ms=2, seed=16),
+        _turned_away("seen-at-once", sessions=200_000, policy="none", linger_ms=5, seed=17),
+        _turned_away("seen-waves", sessions=400_000, policy="exponential", limit_s=40, seed=18),
+        _turned_away("seen-waves-of-one", sessions=300_000, policy="exponential", nodes=1, limit_s=40, seed=19),
         StormRun(name="unseen-slots", seen=False, sessions=450_000, brokers=14, seed=101),
         StormRun(
             name="unseen-jitter", seen=False, sessions=350_000, brokers=24, groups=4, policy="full-jitter", seed=102

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ..errors import CalibrationError
-from .costs import growth, memtables, working_set
+from .costs import REPLICAS, growth, memtables, working_set
 
 SENT: Final = 0.6
 """What an item of a call costs a process of brokers, beside one of an answer: by a profile of the harness. Nearly every
@@ -164,7 +164,7 @@ def _of_load(made: Mapping[str, Any]) -> list[Row]:
             others_cores=made["others_cores"],
             core_us=made["core_us"],
             cpu_s=node["cpu_s"],
-            **_led(node, share, made["requests"], made["items"], made["items"] * run["restore"], 0.0),
+            **_led(node, share, made["requests"], made["items"], made["items"] * run["restore"], 0.0, len(nodes)),
         )
         for node in nodes.values()
         for share in [node["leads"] / groups]
@@ -203,7 +203,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             * share
             * growth(working_set(report["settings"]["sessions"], report["returning"]) * share),
             memtable_items=items * share * memtables(items, len(nodes)) / 2,
-            **_led(node, share, max(0.0, done), items, items, items * parts),
+            **_led(node, share, max(0.0, done), items, items, items * parts, len(nodes)),
         )
         for node in nodes.values()
         for share in [node["leads"] / groups]
@@ -224,15 +224,24 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
 
 
 def _led(
-    node: Mapping[str, Any], share: float, requests: float, items: float, restored: float, parts: float
+    node: Mapping[str, Any],
+    share: float,
+    requests: float,
+    items: float,
+    restored: float,
+    parts: float,
+    members: int,
 ) -> dict[str, Any]:
-    """The part of a node in the work of all: it leads that share of the groups, and follows the others."""
+    """The part of a node in the work of all: it leads that share of the groups, and of the others it follows as many as
+    each of the members does. Its log has the entries of both."""
+    followed = (1 - share) * min(1.0, (REPLICAS - 1) / (members - 1)) if members > 1 else 0.0
+    led = share / (share + followed) if share else 0.0
     return {
         "requests": requests * share,
         "items": items * share,
         "restored": restored * share,
         "parts": parts * share,
-        "entries": node["entries"] * share,
-        "follower_entries": node["entries"] * (1 - share),
-        "follower_items": items * (1 - share),
+        "entries": node["entries"] * led,
+        "follower_entries": node["entries"] * (1 - led),
+        "follower_items": items * followed,
     }

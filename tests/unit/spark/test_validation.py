@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from metad_perf.calibration.command import storms
 from metad_perf.storm.plan import Storm as HarnessStorm
 from metad_spark import validation
 from metad_spark.errors import CalibrationError, ScenarioError, UsageError
@@ -22,6 +23,8 @@ from metad_spark.run_validate import (
     GROUPS,
     LINGERS_MS,
     NODES,
+    PROCESSES,
+    QUEUES_MS,
     blind_errors,
     blind_passes,
     drawn,
@@ -382,6 +385,23 @@ def test_settings_are_drawn_from_the_declared_ranges_and_another_seed_draws_othe
     assert {one["trigger"] for one in found if one["nodes"] > 1} == {"all", "rolling", "leader-kill"}
     assert min(one["sessions"] for one in found) < 60_000 < 400_000 < max(one["sessions"] for one in found) <= 600_000
     assert max(one["sessions"] for one in drawn(50, 7, 0.01)) <= 6_000
+
+
+def test_of_twelve_storms_three_fill_the_queues_and_two_come_back_together_for_ever() -> None:
+    for seed in range(20):
+        hard = [one for one in drawn(12, seed, 1.0) if one["queue_ms"] == 250 and one["sessions"] >= 250_000]
+        assert len(hard) >= 5
+        assert sum(one["policy"] == "exponential" and one["trigger"] == "all" for one in hard) >= 2
+
+
+def test_seen_storms_have_all_that_blind_ones_are_drawn_from() -> None:
+    """So that the costs do not have to guess."""
+    seen = [one for one in storms() if one.seen]
+    assert {one.nodes for one in seen} == set(NODES)
+    assert {one.linger_ms for one in seen} == set(LINGERS_MS)
+    assert {one.processes for one in seen} == set(PROCESSES)
+    assert {one.groups for one in seen} >= set(GROUPS)
+    assert {one.queue_ms for one in seen} >= {QUEUES_MS[0], 0}
 
 
 def test_what_is_frozen_changes_with_the_costs_and_with_nothing_else() -> None:
