@@ -153,19 +153,19 @@ class Crew:
                 SessionTakeoverItem(kind.tenant, client_id(number), True, self._clients.properties(number, kind))
                 for number, kind in clients
             ]
-            await _patiently(lambda: client.sessions.takeover_many(name, epoch, items))
+            await _patiently(lambda some: client.sessions.takeover_many(name, epoch, some), items)
             filters = [
                 Subscription(kind.tenant, client_id(number), one.filter, one.options)
                 for number, kind in clients
                 for one in Clients.subscriptions(number, kind)
             ]
-            await _patiently(lambda: client.subscriptions.add_many(name, epoch, filters))
+            await _patiently(lambda some: client.subscriptions.add_many(name, epoch, some), filters)
             waiting = [
                 Inflight(kind.tenant, client_id(number), one.name, one.value)
                 for number, kind in clients
                 for one in Clients.inflight(number, kind)
             ]
-            await _patiently(lambda: client.inflight.put_many(name, epoch, waiting))
+            await _patiently(lambda some: client.inflight.put_many(name, epoch, some), waiting)
 
         await pour(iter(batches), send)
         return len(where)
@@ -263,21 +263,23 @@ def _batches(where: Ints) -> Iterator[Ints]:
         yield where[at : at + BATCH]
 
 
-async def _patiently(store: Callable[[], Awaitable[WriteResult]]) -> None:
-    """Store a batch; again, as often as a server turns it away, for the SDK of a broker may not do that. Raises
-    PreparationError."""
+async def _patiently(store: Callable[[list[Any]], Awaitable[WriteResult]], items: list[Any]) -> None:
+    """Store a batch; what a server turns away again, as often as it does, for the SDK of a broker may not do that. What
+    is stored is not sent again: a session that begins anew would publish its will. Raises PreparationError."""
     until_s = time.monotonic() + _DEADLINE_S
-    while True:
+    while items:
         try:
-            result = await store()
-            if result.ok:
-                return
-            failed: MetadError = next(iter(result.errors.values()))
+            errors = (await store(items)).errors
         except MetadError as error:
-            failed = error
-        if not isinstance(failed, OverloadedError) or time.monotonic() > until_s:
-            raise PreparationError(f"records could not be stored: {failed.name}: {failed}")
-        await asyncio.sleep(max(failed.retry_after_ms, _RETRY_MS) / 1000)
+            errors = dict.fromkeys(range(len(items)), error)
+        after_ms = _RETRY_MS
+        for failed in errors.values():
+            if not isinstance(failed, OverloadedError) or time.monotonic() > until_s:
+                raise PreparationError(f"records could not be stored: {failed.name}: {failed}")
+            after_ms = max(after_ms, failed.retry_after_ms)
+        items = [items[at] for at in sorted(errors)]
+        if items:
+            await asyncio.sleep(after_ms / 1000)
 
 
 @asynccontextmanager

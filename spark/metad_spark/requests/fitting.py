@@ -44,6 +44,10 @@ BROKER_COLUMNS: Final = {
 STORM_WEIGHT: Final = 3.0
 """What a relative error of a storm weighs, where that of a load weighs 1: storms are to be predicted, and loads tell
 the costs apart. With 3 the storms that are left out of a fit are predicted best, in two grids."""
+_WHOLE_CORE: Final = 0.8
+"""A process that used so much of a core while its storm lasted had no more."""
+_REFUSED_MAX: Final = 0.1
+"""Of the clients that came back: with more that were turned away, a storm is as long as they wait."""
 _BACKGROUND: Final = "beside"
 _BOOTSTRAP: Final = 400
 _LOW, _HIGH = 2.5, 97.5
@@ -163,7 +167,7 @@ def _without_memtables(rows: Sequence[Row]) -> list[Row]:
 def _unused(rows: Sequence[Row], cores: int, idle_cores: float) -> tuple[float, float]:
     """Cores that nobody used in the storms in which each node led something, and how many more for each node that led
     nothing. Storms that did not end say neither: they last beyond their clients."""
-    ended = [row for row in rows if row.storm_s]
+    ended = [row for row in rows if row.storm_s and row.run not in _waiting(rows)]
     leaderless = Counter(row.run for row in ended if row.part == "node" and not row.items)
     everywhere = _unused_in([row for row in ended if row.run not in leaderless], cores, idle_cores)
     others = [row for row in ended if row.run in leaderless]
@@ -171,6 +175,17 @@ def _unused(rows: Sequence[Row], cores: int, idle_cores: float) -> tuple[float, 
         return everywhere or _unused_in(others, cores, idle_cores) or 0.0, 0.0
     elsewhere = _unused_in(others, cores, idle_cores) or 0.0
     return everywhere, max(0.0, elsewhere - everywhere) / statistics.fmean(leaderless.values())
+
+
+def _waiting(rows: Sequence[Row]) -> set[str]:
+    """Storms that wait for something else than the machine: for a process that has a core to itself, or for clients
+    that were turned away."""
+    alone = {row.run for row in rows if row.cpu_s > _WHOLE_CORE * row.storm_s}
+    refused, items = Counter[str](), Counter[str]()
+    for row in rows:
+        refused[row.run] += round(row.refused_items)
+        items[row.run] += round(row.items)
+    return alone | {run for run, count in refused.items() if count > _REFUSED_MAX * items[run]}
 
 
 def _unused_in(rows: Sequence[Row], cores: int, idle_cores: float) -> float | None:

@@ -150,7 +150,7 @@ def test_cores_that_nobody_used_in_storms_are_found() -> None:
     for row in made.rows:
         if row.kind == "storm":
             cpu_s = (row.seconds - 2.0) * 0.5 + (2.0 * (IDLE + BESIDE) if row.part == "node" else 0.0)
-            row = msgspec.structs.replace(row, run="one", seconds=10.0, storm_s=8.0, cpu_s=cpu_s)
+            row = msgspec.structs.replace(row, run="one", seconds=10.0, storm_s=8.0, cpu_s=cpu_s, refused_items=0.0)
         rows.append(row)
     storms = [row for row in rows if row.kind == "storm"]
     used = sum(row.cpu_s - (2.0 * (IDLE + BESIDE) if row.part == "node" else 0.0) for row in storms) / 8.0
@@ -170,6 +170,11 @@ def test_cores_that_nobody_used_in_storms_are_found() -> None:
     )
     never_ended = [msgspec.structs.replace(row, storm_s=0.0) for row in idle]
     assert fitting._unused([*led, *never_ended], 1_000, IDLE + BESIDE)[1] == 0.0
+    # A storm that waits for clients who were turned away, or for one busy process, says nothing of the machine.
+    waits = [msgspec.structs.replace(row, refused_items=row.items) for row in idle]
+    alone = [*idle[1:], msgspec.structs.replace(idle[0], cpu_s=7.9)]
+    for storm in (waits, alone):
+        assert fitting._unused([*led, *storm], 1_000, IDLE + BESIDE) == (pytest.approx(1_000 - used), 0.0)
 
 
 def test_what_restoring_costs_is_found_through_noise_with_an_interval() -> None:
