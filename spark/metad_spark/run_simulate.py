@@ -76,7 +76,7 @@ def _by_requests(
         else:
             sums = slices.summed([_looked_at(scenario, task) for task in tasks.to_pylist()])
         cost = context.cost()
-    found = [slices.estimated(sums, each, scenario.clients, of) for each in seeds]
+    found = [slices.estimated(sums, each, scenario) for each in seeds]
     by_seed = [{"clients": scenario.clients} | msgspec.to_builtins(one) for one in found]
     told = sorted(by_seed, key=lambda one: math.inf if one["t999_s"] is None else one["t999_s"])[len(by_seed) // 2]
     more: dict[str, Any] = {

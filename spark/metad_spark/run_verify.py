@@ -28,7 +28,7 @@ from .models.results import NodeResult, added
 from .output import say, write_json
 from .pipeline.memory import watched
 from .proofs import anchors, theory, trials
-from .proofs.laws import laws
+from .proofs.laws import by_requests, laws
 from .proofs.proof import (
     ANCHOR_ERROR_MAX,
     SLICES_ERROR_MAX,
@@ -285,7 +285,7 @@ def sliced(scenario: Scenario, seed: int = 1) -> tuple[slices.Estimate, Outcome]
     found = slices.summed([slices.simulated(task) for task in tasks.to_pylist()])
     storm = slices.storm_of_scenario(scenario, seed)
     whole = simulate(storm, slices.costs_apart(costs, storm), seed)
-    return slices.estimated(found, seed, scenario.clients, len(parts)), whole
+    return slices.estimated(found, seed, scenario), whole
 
 
 def _slices() -> Iterator[Proof]:
@@ -324,6 +324,7 @@ PROOFS: dict[str, Maker] = {
     "theory": _queues,
     "anchors": _anchors,
     "laws": laws,
+    "requests": by_requests,
     "cores": cores,
     "slices": _slices,
     "shapes": shapes,

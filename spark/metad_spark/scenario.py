@@ -7,6 +7,7 @@ ends in ``_ms``.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -205,8 +206,9 @@ class Cluster(_Strict, frozen=True):
     groups: int = 120
     """Raft groups, led evenly by the nodes."""
     clients: tuple[int, ...] = ()
-    """How many clients each group has, relative to the others; group i is led by node i mod ``nodes``, and the groups
-    of one node are taken to have equally many. Empty, or of another number of groups: all have equally many."""
+    """How many clients each group has, relative to the others; group i is led by node i mod ``nodes``. Empty, or of
+    another number of groups: all have equally many. To the model ``vector`` the groups of one node have equally
+    many."""
     batch_items: int = 1_000
     """Maximum of items in an entry."""
     queue_items: int = 20_000
@@ -219,6 +221,11 @@ class Cluster(_Strict, frozen=True):
         if self.clients and (min(self.clients) < 0 or not sum(self.clients)):
             raise ValueError("cluster.clients must be 0 or more each, and not all 0")
         _within("cluster.queue_items", self.queue_items, 0, CLIENTS_MAX)
+
+    @property
+    def is_uneven(self) -> bool:
+        """Whether :attr:`clients` says how many clients each group has."""
+        return len(self.clients) == self.groups
 
 
 class Returns(_Strict, frozen=True):
@@ -236,7 +243,9 @@ class Returns(_Strict, frozen=True):
 
 
 class LeaderChange(_Strict, frozen=True):
-    """Nodes that die in the middle. Items that wait there, or arrive before others lead their groups, are refused."""
+    """Nodes that die in the middle: each change takes the next ones, from the last one down. Calls that wait there, or
+    arrive before others lead their groups, are repeated by their brokers then, as by the SDK, for as long as clients
+    wait; in the model ``vector`` they are refused."""
 
     at_s: float
     outage_s: float = 1.0
@@ -292,6 +301,14 @@ class Scenario(_Strict, frozen=True):
             raise ValueError("client_timeout_s must be at least the shortest regions.rtt_ms")
         if sum(change.nodes for change in self.leader_changes) > self.cluster.nodes:
             raise ValueError("leader_changes.nodes must be at most cluster.nodes, all together")
+
+    def dying(self) -> Iterator[tuple[int, LeaderChange]]:
+        """The numbers of the nodes that die, each with its change."""
+        node = self.cluster.nodes
+        for change in self.leader_changes:
+            for _ in range(change.nodes):
+                node -= 1
+                yield node, change
 
 
 def load_scenario(name_or_path: str | Path = "default") -> Scenario:

@@ -233,7 +233,7 @@ def node_inputs(
     alike: dict[tuple[int, int, tuple[Outage, ...]], int] = {}
     first = 0
     for node in range(cluster.nodes):
-        uneven = clients_of[node] if _is_uneven(cluster) else 0
+        uneven = clients_of[node] if cluster.is_uneven else 0
         key = (groups_of[node], uneven, outages.get(node, ()))
         first_client, first = first, first + clients_of[node]
         if merged and key in alike:
@@ -280,13 +280,9 @@ def node_inputs(
     return inputs
 
 
-def _is_uneven(cluster: Cluster) -> bool:
-    return len(cluster.clients) == cluster.groups
-
-
 def _weights(cluster: Cluster, groups_of: list[int]) -> list[float]:
     """How many of the clients each node has, relative to the others."""
-    if not _is_uneven(cluster):
+    if not cluster.is_uneven:
         return [float(groups) for groups in groups_of]
     return [float(sum(cluster.clients[node :: cluster.nodes])) for node in range(cluster.nodes)]
 
@@ -303,12 +299,18 @@ def door_rates(scenario: Scenario, node_input: NodeInput, clients: int) -> Array
     return scenario.brokers.connects_per_s * share * np.array(node_input.brokers, dtype=np.float64)
 
 
+def doors_of(brokers: int, per_s: Array) -> tuple[int, npt.NDArray[np.int64]]:
+    """How many doors so many brokers are that let through so many clients a second together, and how many nanoseconds
+    pass from one client to the next: never fewer than the rate says."""
+    count = min(brokers, max(1, int(float(per_s.min()) * _DOOR_NS_MAX * 1e-9)))
+    return count, np.ceil(count * 1e9 / per_s).astype(np.int64)
+
+
 def with_doors(node_input: NodeInput, per_s: Array) -> NodeInput:
     """The node with doors that let through so many clients a second, by region and point."""
     doors, door_ns = [], []
     for brokers, rates in zip(node_input.brokers, per_s, strict=True):
-        count = min(brokers, max(1, int(float(rates.min()) * _DOOR_NS_MAX * 1e-9)))
-        row = np.ceil(count * 1e9 / rates).astype(np.int64)  # never sooner than the rate says
+        count, row = doors_of(brokers, rates)
         changes = np.flatnonzero(np.diff(row))
         doors.append(count)
         door_ns.append(tuple(row[: int(changes[-1]) + 2 if len(changes) else 1].tolist()))
@@ -316,14 +318,11 @@ def with_doors(node_input: NodeInput, per_s: Array) -> NodeInput:
 
 
 def _outages(scenario: Scenario) -> dict[int, tuple[Outage, ...]]:
-    """The outages of each node: each leader change takes the next nodes, from the last one down."""
+    """The outages of each node."""
     found: dict[int, tuple[Outage, ...]] = {}
-    node = scenario.cluster.nodes - 1
-    for change in scenario.leader_changes:
+    for node, change in scenario.dying():
         at_us = round(change.at_s * 1e6)
-        for _ in range(change.nodes):
-            found[node] = (Outage(at_us, at_us + round(change.outage_s * 1e6), change.slowdown),)
-            node -= 1
+        found[node] = (Outage(at_us, at_us + round(change.outage_s * 1e6), change.slowdown),)
     return found
 
 

@@ -40,11 +40,10 @@ def broker_bases(node_input: NodeInput) -> list[int]:
     return bases
 
 
-def loss_shares(node_input: NodeInput, region: int, transport: int) -> tuple[float, ...]:
+def loss_shares(loss: float, round_trips: int) -> tuple[float, ...]:
     """The shares of attempts with at least one, two, ... packets lost in a row: any packet of the handshake may be the
-    first lost, and is then lost again like any other."""
-    loss = node_input.loss[region]
-    any_lost = 1.0 - (1.0 - loss) ** (2 * node_input.round_trips[transport])
+    first lost, and is then lost again like any other. ``loss``: of packets; ``round_trips``: of the handshake."""
+    any_lost = 1.0 - (1.0 - loss) ** (2 * round_trips)
     return tuple(any_lost * loss**more for more in range(LOST_MAX))
 
 

@@ -283,7 +283,12 @@ def _kinds(node_input: NodeInput) -> Kinds:
         sdk=np.array([kind.sdk for kind in kinds], np.int64),
         back_us=np.array([node_input.back_us(kind.region) for kind in kinds], np.int64),
         forth_us=np.array([node_input.forth_us(kind.region, kind.transport) for kind in kinds], np.int64),
-        losses=np.array([population.loss_shares(node_input, kind.region, kind.transport) for kind in kinds]),
+        losses=np.array(
+            [
+                population.loss_shares(node_input.loss[kind.region], node_input.round_trips[kind.transport])
+                for kind in kinds
+            ]
+        ),
         loss_us=np.array([population.loss_us(lost) for lost in range(population.LOST_MAX + 1)], np.int64),
         low=backoffs.low,
         span=backoffs.span,

@@ -17,6 +17,9 @@ from ..models import vector
 from ..models.histogram import quantile_s
 from ..models.node_input import FINE_POINTS, FINE_US, NodeInput
 from ..models.results import NodeResult
+from ..requests import slices
+from ..requests.costs import Costs
+from ..requests.simulate import Outcome, simulate
 from ..scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Returns, Scenario, Sdk, Transports
 from . import theory, trials
 from .proof import ANCHOR_ERROR_MAX, Proof, anchor, proof
@@ -205,3 +208,122 @@ def _refusals() -> Iterator[Proof]:
         expected = scenario.clients - scenario.cluster.queue_items - per_s * spread_s
         name = f"{scenario.clients:,} clients in {spread_s:g} s, refused for good"
         yield anchor(name, expected, vector.simulate(node_input, 1).rejected, "clients")
+
+
+# --- the model of requests
+
+
+def by_requests() -> Iterator[Proof]:
+    """What is known of clients on their way, their budgets, changing leaders and uneven groups, of the model of
+    requests. Two brokers have equally many clients each."""
+    yield from _lost_attempts()
+    yield from _drains_at_doors()
+    yield from _given_up_at_doors()
+    yield from _budget_by_requests()
+    yield from _handover()
+    yield from _uneven()
+
+
+_ONE = Scenario(
+    name="one node",
+    clients=40_000,
+    horizon_s=60,
+    client_timeout_s=3_600,
+    regions=(Region(name="here", share=1, rtt_ms=10),),
+    disconnect=Disconnect(spread_s=0),
+    cluster=Cluster(nodes=1, groups=1),
+    brokers=Brokers(count=2, linger_ms=2),
+)
+_HANDSHAKE_S = 0.03
+
+
+def _outcome(scenario: Scenario, item_s: float) -> Outcome:
+    """Of nodes that do nothing but their items, and take no time for anything else."""
+    storm = slices.storm_of_scenario(scenario, 1)
+    costs = Costs(request_s=0.0, item_s=item_s, memtable_s=0.0, fsync_s=(0.0,), delay_s=0.0)
+    return simulate(storm, slices.costs_apart(costs, storm), 1)
+
+
+def _lost_attempts() -> Iterator[Proof]:
+    """Clients that wait for less than a retransmission try again whenever one of the handshake's packets is lost."""
+    for loss, transports, packets in ((0.05, Transports(), 6), (0.1, Transports(tcp_tls=0, quic_0rtt=1), 2)):
+        lossy = (Region(name="here", share=1, rtt_ms=10, loss=loss),)
+        impatient = _change(
+            _ONE,
+            regions=lossy,
+            transports=transports,
+            client_timeout_s=0.9,
+            disconnect=Disconnect(spread_s=1),
+            brokers=Brokers(count=2, linger_ms=20),
+        )
+        found = _outcome(impatient, 1e-6)
+        name = f"requests: {loss:.0%} of packets are lost, of {packets} in a handshake"
+        yield anchor(name, (1 - loss) ** -packets, found.attempts_per_session, "attempts per client")
+
+
+def _drains_at_doors() -> Iterator[Proof]:
+    """N over capacity, as for the vector model."""
+    rate = 10_000.0
+    for spread_s in (0.0, 1.0):
+        brokers = _change(_ONE.brokers, connects_per_s=rate / 2)
+        found = _outcome(_change(_ONE, brokers=brokers, disconnect=Disconnect(spread_s=spread_s)), 1e-6)
+        expected = 0.999 * _ONE.clients / rate + _HANDSHAKE_S
+        name = f"requests: {_ONE.clients:,} clients in {spread_s:g} s at doors, 99.9 %"
+        yield anchor(name, expected, found.storm_s[2] or 0.0, "s")
+
+
+def _given_up_at_doors() -> Iterator[Proof]:
+    """Whoever has waited at the door for as long as it is patient costs the door nothing, and comes back after the
+    storm."""
+    rate, patience_s = 10_000.0, 2.0
+    later = (Sdk(name="later", share=1, family="exponential", base_s=3_600, cap_s=3_600),)
+    brokers = _change(_ONE.brokers, connects_per_s=rate / 2)
+    found = _outcome(_change(_ONE, client_timeout_s=patience_s, sdks=later, brokers=brokers), 1e-6)
+    name = f"requests: clients that wait {patience_s:g} s at doors of {rate:,.0f}/s, restored"
+    yield anchor(name, rate * patience_s, found.restored, "clients")
+
+
+def _budget_by_requests() -> Iterator[Proof]:
+    """As for the vector model; where nobody leads, brokers keep a call until its clients have waited long enough."""
+    for burst in (1, 3):
+        scenario = _change(
+            _ONE,
+            clients=5_000,
+            horizon_s=_BUDGET_HORIZON_S,
+            client_timeout_s=0.1,
+            sdks=(Sdk(name="soon", share=1, family="full", base_s=0.1, cap_s=0.1),),
+            brokers=Brokers(count=2, linger_ms=20),
+            retry_budget=RetryBudget(burst=burst, interval_s=_BUDGET_INTERVAL_S),
+            leader_changes=(LeaderChange(at_s=0, outage_s=2 * _BUDGET_HORIZON_S),),
+        )
+        expected = 1 + burst + _BUDGET_HORIZON_S // _BUDGET_INTERVAL_S
+        found = _outcome(scenario, 1e-6)
+        name = f"requests: a retry budget of {burst} and one each {_BUDGET_INTERVAL_S:g} s, {_BUDGET_HORIZON_S:g} s"
+        yield anchor(name, expected, found.attempts_per_session, "attempts per client")
+
+
+_SERVED_PER_S = 2_500.0
+
+
+def _handover() -> Iterator[Proof]:
+    """A node works until its groups have no leader, and another one does the rest, more slowly. Small calls, because
+    those under way are done again."""
+    clients, change = 10_000, LeaderChange(at_s=1.0, outage_s=2.0, slowdown=2.0)
+    brokers = Brokers(count=2, concurrency=4, batch_items=10, linger_ms=2)
+    scenario = _change(_ONE, clients=clients, brokers=brokers, leader_changes=(change,))
+    found = _outcome(scenario, 1 / _SERVED_PER_S)
+    left = 0.99 * clients - _SERVED_PER_S * (change.at_s - _HANDSHAKE_S)
+    expected = change.at_s + change.outage_s + left * change.slowdown / _SERVED_PER_S
+    yield anchor("requests: a leader changes, and takes twice as long, 99 %", expected, found.storm_s[1] or 0.0, "s")
+
+
+def _uneven() -> Iterator[Proof]:
+    """The node with three quarters of the clients is the last one. Two followers have nothing else to do: entries wait
+    for no loop that is busy."""
+    cluster = Cluster(nodes=4, groups=4, clients=(3, 1, 0, 0))
+    scenario = _change(_ONE, cluster=cluster, brokers=Brokers(count=2, batch_items=100, linger_ms=2))
+    found = _outcome(scenario, 1e-4)
+    expected = _HANDSHAKE_S + (0.75 - 0.01) * scenario.clients / 1e4
+    yield anchor(
+        "requests: three quarters of the clients in one of four groups, 99 %", expected, found.storm_s[1] or 0.0, "s"
+    )

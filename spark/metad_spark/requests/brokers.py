@@ -4,94 +4,55 @@ wait as their policy says. As in ``metad_perf.storm.wave``.
 
 from __future__ import annotations
 
-import heapq
-import math
 import random
 from collections import deque
-from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from metad_wire.messages import Identity
 from metad_wire.policy import Backoff
-from metad_wire.policy.vector import Backoffs
+from metad_wire.policy.vector import reserve_us
 
+from .clients import Clients, Floats, Wheel, divided
 from .cores import Machine, Process
 from .costs import BROKER, Costs, growth
-from .messages import Ints, Request
+from .messages import NOBODY, Ints, Request
 from .node import Cluster, Node
 from .storm import Storm
-
-AWAY: Final = -1.0
-TOLD: Final = ("attempts", "refused", "timeouts")
-_TURN: Final = 64
-"""Ticks that are divided together."""
-
-
-def _divided(keys: Ints, one: Ints, other: Ints) -> Iterator[tuple[int, Ints, Ints]]:
-    """Two columns by key, in order of the keys, and of the columns within."""
-    order = np.argsort(keys, kind="stable")
-    keys, one, other = keys[order], one[order], other[order]
-    begins = np.concatenate(([0], np.flatnonzero(np.diff(keys)) + 1)).tolist()
-    for begin, end in zip(begins, [*begins[1:], len(keys)], strict=True):
-        yield int(keys[begin]), one[begin:end], other[begin:end]
-
-
-class Clients:
-    """The state of all clients, in columns; times are seconds after the trigger."""
-
-    def __init__(self, storm: Storm) -> None:
-        count = len(storm.kinds)
-        self.storm = storm
-        self.begun_s = storm.begin_ns / 1e9
-        self.restored_s: npt.NDArray[np.float64] = np.full(count, AWAY)
-        self.attempts: Ints = np.zeros(count, dtype=np.int64)
-        self.waited_us: Ints = np.zeros(count, dtype=np.int64)
-        kinds = storm.settings.population.kinds
-        self.rtt_s = np.array([kind.rtt_ms / 1e3 for kind in kinds])[storm.kinds]
-        self.parts: Ints = np.array([kind.subscriptions + kind.inflight for kind in kinds], dtype=np.int64)[storm.kinds]
-        self.tenants = [kind.tenant.encode() for kind in kinds]
-        self.backoffs = Backoffs(storm.backoffs)
-        self.lane: Ints = storm.brokers * storm.data_groups + storm.groups
-        self.restored = self.sent = self.again = self.refused = self.timeouts = 0
-        regions = list(dict.fromkeys(kind.region for kind in kinds))
-        self.region: Ints = np.array([regions.index(kind.region) for kind in kinds], dtype=np.int64)[storm.kinds]
-        shape = (len(regions), math.ceil(storm.settings.limit_s) + 1)
-        self.told: dict[str, Ints] = {name: np.zeros(shape, dtype=np.int64) for name in TOLD}
-        """By region and second."""
-
-    def tell(self, what: str, clients: Ints, now: float) -> None:
-        """Count these clients."""
-        counts = self.told[what]
-        counts[:, min(int(now), counts.shape[1] - 1)] += np.bincount(self.region[clients], minlength=len(counts))
+from .way import Way
 
 
 class Lane:
     """The clients of one broker and one group that wait for a call, where only so many calls may be in flight; each
-    chunk with when it came."""
+    chunk with when it came, and what :attr:`.way.Way.given_up` was then."""
 
     __slots__ = ("broker", "chunks", "in_flight", "timed")
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.chunks: deque[tuple[Ints, float]] = deque()
+        self.chunks: deque[tuple[Ints, float, int]] = deque()
         self.in_flight = 0
         self.timed = False
 
-    def take(self, most: int) -> tuple[Ints, float]:
-        """The next call's clients, and when the first of them came."""
-        came_s, found, count = self.chunks[0][1], [], 0
+    def take(self, most: int, way: Way | None) -> tuple[Ints, float]:
+        """The next call's clients, and when the first of them came. Those who have given up meanwhile are left out, and
+        there may be no others."""
+        found: list[Ints] = []
+        came_s, count = self.chunks[0][1], 0
         while self.chunks and count < most:
-            clients, at_s = self.chunks.popleft()
+            clients, at_s, noted = self.chunks.popleft()
+            if way is not None:
+                clients = way.still(clients, noted)
+                if not len(clients):
+                    continue
+                came_s = came_s if found else at_s
             if len(clients) > most - count:
-                self.chunks.appendleft((clients[most - count :], at_s))
+                self.chunks.appendleft((clients[most - count :], at_s, noted))
                 clients = clients[: most - count]
             found.append(clients)
             count += len(clients)
-        return (found[0] if len(found) == 1 else np.concatenate(found)), came_s
+        return (found[0] if len(found) == 1 else np.concatenate(found or [NOBODY])), came_s
 
 
 class Broker:
@@ -116,10 +77,13 @@ class Broker:
             self,
             clients,
             int(self._storm.groups[clients[0]]),
-            int(state.parts[clients].sum()),
+            state.parts(clients),
             state.tenants[int(self._storm.kinds[clients[0]])],
             (now if came_s is None else came_s) + self._storm.settings.population.timeout_s,
         )
+        if crew.way is not None:
+            crew.way.called(clients)
+            request.noted = crew.way.given_up
         request.identity = Identity(self.number + 1, self._calls, 0, 0)
         state.attempts[clients] += 1
         state.sent += request.items
@@ -144,10 +108,11 @@ class Broker:
             request.waits = False
             request.number += 1
             self._crew.flying.pop(request, None)
-            self._crew.clients.timeouts += request.items
-            self._crew.clients.tell("timeouts", request.clients, self._crew.machine.now)
-            self._crew.in_vain(self, request.clients, None)
-            self._crew.ended(request)
+            clients = self._crew.waiting(request)
+            self._crew.clients.timeouts += len(clients)
+            self._crew.clients.tell("timeouts", clients, self._crew.machine.now)
+            self._crew.in_vain(clients, None)
+            self._crew.ended(request.clients)
 
     # --- Asker ---
 
@@ -157,27 +122,28 @@ class Broker:
         request.waits = False
         crew.flying.pop(request, None)
         cost_s = crew.back_s * request.items + crew.costs.back_part_s * request.parts
-        crew.process.add(lambda at: (cost_s, lambda end: crew.back(request.clients, end)))
-        crew.ended(request)
+        crew.process.add(lambda at: (cost_s, lambda end: crew.back(crew.waiting(request), end)))
+        crew.ended(request.clients)
 
     def refused(self, request: Request, after_ms: int, jitter_ms: int, now: float) -> None:
         """Repeat it if the SDK does, and it fits the deadline; otherwise tell its clients."""
         self._crew.flying.pop(request, None)
-        self._crew.clients.refused += request.items
-        self._crew.clients.tell("refused", request.clients, now)
+        clients = self._crew.waiting(request)
+        self._crew.clients.refused += len(clients)
+        self._crew.clients.tell("refused", clients, now)
         if self._repeats:
             if self._backoff.retry_after == "honour" and after_ms:
                 due_s = now + self._backoff.returning_s(after_ms, jitter_ms, self._crew.rng)
             else:
                 due_s = now + self._backoff.delay_s(request.attempts - 1, self._crew.rng)
             if due_s < request.deadline_s:
-                self._crew.clients.again += request.items
-                self._crew.clients.tell("attempts", request.clients, now)
+                self._crew.clients.again += len(clients)
+                self._crew.clients.tell("attempts", clients, now)
                 self._crew.machine.at(due_s, self._resend, request, request.number)
                 return
         request.waits = False
-        self._crew.in_vain(self, request.clients, (after_ms, jitter_ms))
-        self._crew.ended(request)
+        self._crew.in_vain(clients, (after_ms, jitter_ms) if self.obeys and after_ms > 0 else None)
+        self._crew.ended(request.clients)
 
     def _resend(self, request: Request, number: int) -> None:
         if request.waits and request.number == number:
@@ -197,15 +163,22 @@ def begins_anew_s(storm: Storm, costs: Costs) -> list[float]:
 
 
 class Crew:
-    """A process of brokers."""
+    """A process of brokers. ``way``: between its clients and it, if anything can keep them there."""
 
     def __init__(
-        self, machine: Machine, cluster: Cluster, costs: Costs, clients: Clients, number: int, seed: int
+        self,
+        machine: Machine,
+        cluster: Cluster,
+        costs: Costs,
+        clients: Clients,
+        way: Way | None,
+        number: int,
+        seed: int,
     ) -> None:
         storm = clients.storm
         share = storm.broker_share
         costs = msgspec.structs.replace(costs, **{key: getattr(costs, key) / share for key in BROKER})
-        self.machine, self.cluster, self.costs, self.clients = machine, cluster, costs, clients
+        self.machine, self.cluster, self.costs, self.clients, self.way = machine, cluster, costs, clients, way
         self.process = Process(machine)
         self.rng = random.Random(seed * 1_000_003 + number)
         self.calls = self.attempted = 0
@@ -216,12 +189,7 @@ class Crew:
         self.flying: dict[Request, None] = {}
         """Without an answer."""
         self._draws = np.random.default_rng([seed, number])
-        self._tick_s = storm.settings.linger_ms / 1e3
-        self._wheel: dict[int, list[Ints]] = {}
-        self._ticks: list[int] = []
-        self._turns: dict[int, list[tuple[Ints, Ints]]] = {}
-        """Clients and their ticks, of :data:`_TURN` ticks together that are far ahead."""
-        self._turned = -1  # the last of these that has been divided into its ticks
+        self._arrivals = Wheel(machine, storm.settings.linger_ms / 1e3, self._due)
         self._lanes: dict[int, Lane] = {}
         self._arriving = False
         self._brokers = {n: Broker(self, n) for n in range(number, storm.settings.brokers, storm.settings.processes)}
@@ -231,38 +199,22 @@ class Crew:
                 broker.ready_s = ready_s[n]
         cluster.kept.append(self._led)
         cluster.dead.append(self._died)
-        self._push(mine, clients.begun_s[mine] + clients.rtt_s[mine])
+        if way is not None:
+            way.hosts[number] = self
+        self._begin_attempts(mine, clients.begun_s[mine] + clients.rtt_s[mine])
 
     # --- arrivals ---
 
-    def _push(self, where: Ints, due_s: npt.NDArray[np.float64]) -> None:
-        if not len(where):
-            return
-        ticks = np.ceil(due_s / self._tick_s - 1e-9).astype(np.int64)
-        for turn, part, of_part in _divided(ticks // _TURN, where, ticks):
-            if turn <= self._turned:
-                self._at_ticks(part, of_part)
-            elif (kept := self._turns.get(turn)) is None:
-                self._turns[turn] = [(part, of_part)]
-                self.machine.at((turn * _TURN - 1) * self._tick_s, self._turn, turn)
-            else:
-                kept.append((part, of_part))
+    def _begin_attempts(self, clients: Ints, due_s: Floats) -> None:
+        """``due_s``: when they come, unless something keeps them on their way."""
+        if self.way is None:
+            self.come(clients, due_s)
+        else:
+            self.way.go(self, clients, due_s)
 
-    def _turn(self, turn: int) -> None:
-        """Ticks are near: divide their clients. Once for many, because each is an event and an array."""
-        self._turned = max(self._turned, turn)
-        kept = self._turns.pop(turn)
-        self._at_ticks(*(np.concatenate(each) for each in zip(*kept, strict=True)))
-
-    def _at_ticks(self, where: Ints, ticks: Ints) -> None:
-        for tick, part, _ in _divided(ticks, where, ticks):
-            spoke = self._wheel.get(tick)
-            if spoke is None:
-                self._wheel[tick] = [part]
-                heapq.heappush(self._ticks, tick)
-                self.machine.at(tick * self._tick_s, self._due)
-            else:
-                spoke.append(part)
+    def come(self, clients: Ints, due_s: Floats) -> None:
+        """They are here at these times."""
+        self._arrivals.push(clients, due_s)
 
     def _due(self) -> None:
         """A tick has come: what is due by the time that the loop gets there arrives together."""
@@ -272,20 +224,20 @@ class Crew:
 
     def _arrive(self, now: float) -> None:
         self._arriving = False
-        found: list[Ints] = []
-        while self._ticks and self._ticks[0] * self._tick_s <= now + 1e-9:
-            found += self._wheel.pop(heapq.heappop(self._ticks))
+        found = self._arrivals.take(now)
         if not found:
             return
         where = np.concatenate(found)
+        if self.way is not None:
+            where = self.way.arrived(where, now)
         batch, groups = self.clients.storm.settings.batch, self.clients.storm.data_groups
-        for number, part, _ in _divided(self.clients.lane[where], where, where):
+        for number, part, _ in divided(self.clients.lane[where], where, where):
             broker = self._brokers[number // groups]
             if self.clients.storm.lane_calls:
                 lane = self._lanes.get(number)
                 if lane is None:
                     lane = self._lanes[number] = Lane(broker)
-                lane.chunks.append((part, self.machine.now))
+                lane.chunks.append((part, self.machine.now, 0 if self.way is None else self.way.given_up))
                 self._fill(lane)
                 continue
             for at in range(0, len(part), batch):
@@ -296,7 +248,18 @@ class Crew:
             self.machine.at(broker.ready_s, self._begin, broker, clients, came_s)
             return
         cost_s = self.costs.call_s + self.costs.attempt_s * len(clients)
-        self.process.add_to_begin(lambda now: (cost_s, lambda end: broker.call(clients, came_s)))
+        if self.way is None:
+            self.process.add_to_begin(lambda now: (cost_s, lambda end: broker.call(clients, came_s)))
+            return
+        way, noted = self.way, self.way.given_up
+
+        def call(now: float) -> None:
+            if len(left := way.still(clients, noted)):
+                broker.call(left, came_s)
+            else:
+                self.ended(clients)
+
+        self.process.add_to_begin(lambda now: (cost_s, call))
 
     # --- calls in flight ---
 
@@ -306,7 +269,8 @@ class Crew:
         patience_s = storm.settings.population.timeout_s
         late: list[Ints] = []
         while lane.chunks and lane.chunks[0][1] + patience_s <= self.machine.now + 1e-9:
-            late.append(lane.chunks.popleft()[0])
+            clients, _, noted = lane.chunks.popleft()
+            late.append(clients if self.way is None else self.way.still(clients, noted))
         if late:
             clients = np.concatenate(late)
             state.attempts[clients] += 1
@@ -314,10 +278,12 @@ class Crew:
             state.timeouts += len(clients)
             for what in ("attempts", "timeouts"):
                 state.tell(what, clients, self.machine.now)
-            self.in_vain(lane.broker, clients, None)
+            self.in_vain(clients, None)
         while lane.chunks and lane.in_flight < storm.lane_calls:
-            lane.in_flight += 1
-            self._begin(lane.broker, *lane.take(storm.settings.batch))
+            clients, came_s = lane.take(storm.settings.batch, self.way)
+            if len(clients):
+                lane.in_flight += 1
+                self._begin(lane.broker, clients, came_s)
         if lane.chunks and not lane.timed:
             lane.timed = True
             self.machine.at(lane.chunks[0][1] + patience_s, self._expired, lane)
@@ -326,26 +292,32 @@ class Crew:
         lane.timed = False
         self._fill(lane)
 
-    def ended(self, request: Request) -> None:
-        """A call has its answer, or is given up: the next one of its lane may begin."""
+    def ended(self, clients: Ints) -> None:
+        """Their call has its answer, or is given up: the next one of its lane may begin."""
         if self._lanes:
-            lane = self._lanes[int(self.clients.lane[request.clients[0]])]
+            lane = self._lanes[int(self.clients.lane[clients[0]])]
             lane.in_flight -= 1
             if lane.chunks:
                 self._fill(lane)
 
     # --- what becomes of them ---
 
+    def waiting(self, request: Request) -> Ints:
+        """The clients of a call that wait for its answer: those who have not given up."""
+        return request.clients if self.way is None else self.way.still(request.clients, request.noted)
+
     def back(self, clients: Ints, now: float) -> None:
         """They are restored."""
+        if self.way is not None:
+            self.way.back(clients)
         self.clients.restored_s[clients] = now
         self.clients.restored += len(clients)
 
-    def in_vain(self, broker: Broker, clients: Ints, slot: tuple[int, int] | None) -> None:
-        """They are not: each waits, and comes again."""
+    def in_vain(self, clients: Ints, slot: tuple[int, int] | None) -> None:
+        """They are not: each waits, and comes again. ``slot``: when they do as they were told, in milliseconds."""
         state, now = self.clients, self.machine.now
         u = self._draws.random(len(clients))
-        if slot is not None and slot[0] > 0 and broker.obeys:
+        if slot is not None:
             waits_s = np.maximum(0.0, slot[0] + (2 * u - 1) * slot[1]) / 1e3
         else:
             kinds, retries = state.storm.kinds[clients], state.attempts[clients] - 1
@@ -353,8 +325,12 @@ class Crew:
             state.waited_us[clients] = waits_us
             waits_s = waits_us / 1e6
         begun_s = now + waits_s
+        if (budget := state.storm.budget) is not None:
+            wanted_us = np.rint(begun_s * 1e6).astype(np.int64)
+            due_us, state.clock_us[clients] = reserve_us(budget, wanted_us, state.clock_us[clients])
+            begun_s = np.maximum(begun_s, due_us / 1e6)
         state.begun_s[clients] = begun_s
-        self._push(clients, begun_s + state.rtt_s[clients])
+        self._begin_attempts(clients, begun_s + state.rtt_s[clients])
 
     def _died(self, node: Node) -> None:
         for request in [one for one in self.flying if one.target is node]:
@@ -364,8 +340,9 @@ class Crew:
         stranded, self.stranded = self.stranded, []
         for request in stranded:
             if request.waits:
-                self.clients.again += request.items
-                self.clients.tell("attempts", request.clients, now)
+                clients = self.waiting(request)
+                self.clients.again += len(clients)
+                self.clients.tell("attempts", clients, now)
                 self.machine.at(now, self._resend, request)
 
     def _resend(self, request: Request) -> None:

@@ -87,7 +87,7 @@ class Machine:
     def at(self, time_s: float, call: Callable[..., None], *arguments: Any) -> None:
         """Call this at that time, or now if it has passed."""
         self._count += 1
-        heapq.heappush(self._events, (max(time_s, self.now), self._count, call, arguments))
+        heapq.heappush(self._events, (time_s if time_s > self.now else self.now, self._count, call, arguments))
 
     def next_of(self, process: Process) -> None:
         """Begin the next job of a process that is idle."""
@@ -107,10 +107,13 @@ class Machine:
 
     def run(self, until_s: float, done: Callable[[], bool]) -> None:
         """Let time pass until then, until nothing happens any more, or until ``done``."""
-        events, ends = self._events, self._ends
+        events, ends, never = self._events, self._ends, float("inf")
         while (events or ends) and not done():
-            speed = min(1.0, self._cores / (self._busy + self._beside)) if self._busy else 1.0
-            end_s = self.now + (ends[0][0] - self._virtual) / speed if ends else float("inf")
+            speed, end_s = 1.0, never
+            if ends:
+                if (wanted := self._busy + self._beside) > self._cores:
+                    speed = self._cores / wanted
+                end_s = self.now + (ends[0][0] - self._virtual) / speed
             if events and events[0][0] <= end_s:
                 time_s, _, call, arguments = events[0]
                 if time_s > until_s:

@@ -6,6 +6,7 @@ runs brokers. :mod:`metad_spark.requests.fitting` makes such a file from runs.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -145,8 +146,14 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if not core_us or not self.core_us:
             return self
         factor = core_us / self.core_us
-        slower = {key: getattr(self, key) * factor for key in (*NODE, *BROKER, *_MEASURED, "start_s")}
-        return msgspec.structs.replace(self, core_us=core_us, **slower)
+        return msgspec.structs.replace(self, core_us=core_us, **self._times(factor, (*NODE, *BROKER, "start_s")))
+
+    def slower(self, factor: float) -> Costs:
+        """The same of a node that is so many times slower."""
+        return msgspec.structs.replace(self, **self._times(factor, NODE))
+
+    def _times(self, factor: float, keys: Iterable[str]) -> dict[str, float]:
+        return {key: getattr(self, key) * factor for key in (*keys, *_MEASURED)}
 
 
 def working_set(sessions: int, returning: int) -> float:

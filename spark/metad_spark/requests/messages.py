@@ -39,8 +39,8 @@ class Request:
     the storm."""
 
     __slots__ = (
-        *("arrived_s", "asker", "attempts", "clients", "deadline_s", "group", "identity", "items", "long", "number"),
-        *("parts", "sent_s", "small", "source", "target", "tenant", "waits", "weight"),
+        *("arrived_s", "asker", "attempts", "clients", "deadline_s", "group", "identity", "items", "long", "noted"),
+        *("number", "parts", "sent_s", "small", "source", "target", "tenant", "waits", "weight"),
     )
 
     def __init__(
@@ -68,6 +68,7 @@ class Request:
         self.identity: Identity | None = None
         self.attempts = 0
         self.number = 0
+        self.noted = 0  # of those who give up: as in :class:`.way.Way`
         self.sent_s = self.arrived_s = 0.0
         self.target: object = None  # the node that was asked last
         self.waits = True  # for an answer

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Final
 
 from metad_wire.policy import Admission, QueueRate
@@ -18,6 +19,7 @@ from metad_wire.policy.returns import ReturnBudget, ReturnShare
 from .cores import Machine, Process
 from .costs import REPLICAS, Costs, growth, memtables
 from .messages import Entry, Request
+from .storm import Handover
 
 ENTRY_ITEMS: Final = 1_000
 """The window of a commit, as the server's (``commit.entry_items_max``); a longer request has an entry of its own."""
@@ -126,7 +128,8 @@ class Cluster:
         self._sessions = sessions
         self._data_groups = max(1, groups - 1)  # the last one is of offsets
         self.budget = ReturnBudget()
-        self.nodes = [Node(self, number, rng, queue_s=queue_s, fsync=fsync) for number in range(nodes)]
+        self._node = partial(Node, self, rng=rng, queue_s=queue_s, fsync=fsync)
+        self.nodes = [self._node(number) for number in range(nodes)]
         self.leaders = [self.nodes[group % nodes] for group in range(groups)]
         self.kept: list[Callable[[float], None]] = []
         """Called when a group has another leader."""
@@ -137,12 +140,12 @@ class Cluster:
         for number, leader in enumerate(self.leaders):
             leader.lead(number)
 
-    def look_up_s(self, groups: Collection[int]) -> float:
+    def look_up_s(self, groups: Collection[int], costs: Costs) -> float:
         """What is looked up for an item by a node that leads these groups: among their sessions, and in each memtable
         that has been filled."""
         led = sum(number < self._data_groups for number in groups) / self._data_groups
-        grown_s = self.costs.grown_item_s * growth(self._sessions * led)
-        return self.costs.restore_s + grown_s + self.costs.memtable_s * memtables(self.done_items, len(self.nodes))
+        grown_s = costs.grown_item_s * growth(self._sessions * led)
+        return costs.restore_s + grown_s + costs.memtable_s * memtables(self.done_items, len(self.nodes))
 
     def alive(self) -> Sequence[Node]:
         """Nodes that have not died."""
@@ -183,17 +186,44 @@ class Cluster:
         for tell in self.kept:
             tell(self.machine.now)
 
+    def hand_over(self, change: Handover) -> None:
+        """The groups of a node have no leader. Nodes elsewhere lead them after the outage; one more node stands for
+        these, with a core of its own, as many times slower as they have other work. The old one follows as before."""
+        node = self.nodes[change.node]
+        node.resign()
+        for tell in self.dead:
+            tell(node)
+        self.machine.at(self.machine.now + change.outage_s, self._take_over, node, change.slowdown)
+
+    def _take_over(self, old: Node, slowdown: float) -> None:
+        node = self._node(old.number, costs=self.costs.slower(slowdown))
+        for number, leader in enumerate(self.leaders):
+            if leader is old:
+                self.leaders[number] = node
+                node.lead(number, knows_owners=False)
+        for tell in self.kept:
+            tell(self.machine.now)
+
 
 class Node:
     """One node, on one core at most."""
 
-    def __init__(self, cluster: Cluster, number: int, rng: random.Random, *, queue_s: float, fsync: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        number: int,
+        rng: random.Random,
+        *,
+        queue_s: float,
+        fsync: bool,
+        costs: Costs | None = None,
+    ) -> None:
         machine = cluster.machine
         self.number = number
         self.process = Process(machine)
         self.refused_requests = self.refused_items = self.entries = 0
         self._cluster = cluster
-        self._costs = cluster.costs
+        self._costs = cluster.costs if costs is None else costs
         self._machine = machine
         self._groups: dict[int, Group] = {}
         self._disk = Disk(self.process, cluster.costs, rng, syncs=fsync)
@@ -218,6 +248,13 @@ class Node:
         self._groups = {}
         self._long.clear()
 
+    def resign(self) -> None:
+        """Lead nothing any more, and forget what waits for it. Entries on their way are answered to nobody."""
+        for group in self._groups.values():
+            group.in_flight += PIPELINE_ENTRIES  # so that it begins none
+        self._groups = {}
+        self._long.clear()
+
     def start_again(self, catch_up_s: float) -> None:
         """Serve after a death, and do this much work first."""
         self.process.alive = True
@@ -239,7 +276,7 @@ class Node:
             self._machine.at(self._machine.now, request.asker.lost, request, self._machine.now)
             return
         request.arrived_s = self._machine.now
-        if not request.long:
+        if not request.long or not self._groups:
             self.process.add_to_begin(lambda now: self._begin(request, number, now))
             return
         self._long.append((request, number))
@@ -272,7 +309,12 @@ class Node:
     def _begin(self, request: Request, number: int, now: float) -> tuple[float, Callable[[float], None] | None]:
         group = self._groups.get(request.group)
         if group is None:
-            return self._costs.refusal_s, lambda end: request.asker.lost(request, end)
+
+            def not_led(end: float) -> None:
+                if request.number == number:  # otherwise its broker knows already
+                    request.asker.lost(request, end)
+
+            return self._costs.refusal_s, not_led
         returns = self._share.returns
         answer: tuple[int, int] | None = None
         if self._waits_too_long(group, request, now):
@@ -376,7 +418,7 @@ class Node:
             self._append(group, entry, end)
 
         parts = sum(request.parts for request, _ in entry.requests)
-        item_s = self._cluster.look_up_s(self._groups)
+        item_s = self._cluster.look_up_s(self._groups, self._costs)
         look_up_s = entry.clients * item_s * group.look_ups / LOOK_UPS + parts * self._costs.part_s
         return self._costs.entry_s + look_up_s, ended
 

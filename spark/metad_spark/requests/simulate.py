@@ -21,12 +21,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from .brokers import AWAY, Clients, Crew, begins_anew_s
+from .brokers import Crew, begins_anew_s
+from .clients import AWAY, Clients
 from .cores import Machine
 from .costs import Costs, working_set
 from .messages import NOBODY, Request
 from .node import Cluster, Node
 from .storm import Storm
+from .way import Way
 
 PASS_ROWS: Final = 500
 """Owner rows that are looked at in one turn."""
@@ -277,11 +279,14 @@ def play(storm: Storm, costs: Costs, seed: int = 0, look: Look | None = None) ->
         fsync=storm.fsync,
     )
     clients = Clients(storm)
-    processes = [Crew(machine, cluster, costs, clients, number, seed) for number in range(crews)]
+    way = Way(machine, clients) if storm.keeps else None
+    processes = [Crew(machine, cluster, costs, clients, way, number, seed) for number in range(crews)]
     sweep_restarts(machine, cluster, clients, begins_anew_s(storm, costs))
     if settings.background:
         Background(machine, cluster, storm.data_groups, settings.background)
     returning = storm.returning
+    for change in storm.leader_changes:
+        machine.at(change.at_s, cluster.hand_over, change)
     if settings.trigger == "leader-kill":
         machine.at(0.0, _look, machine, cluster, clients, settings.kill_at * returning)
     steps = itertools.count()

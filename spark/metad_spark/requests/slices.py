@@ -10,6 +10,7 @@ in a worker of Spark.
 
 from __future__ import annotations
 
+import bisect
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -24,13 +25,13 @@ from msgspec.structs import replace
 from ..calibration import Calibration
 from ..errors import ScenarioError
 from ..models.histogram import BINS, bin_of, quantile_s
-from ..models.node_input import node_inputs, shares
-from ..models.population import firsts_us
+from ..models.node_input import doors_of, node_inputs, shares
+from ..models.population import firsts_us, loss_shares
 from ..scenario import ROUND_TRIPS, TRANSPORTS, Brokers, Cluster, Scenario, Sessions
-from .brokers import AWAY
+from .clients import AWAY
 from .costs import REPLICAS, Costs
 from .simulate import Look, Played, play
-from .storm import CLIENTS_MAX, Kind, Population, Settings, Storm, slots_of_groups, storm_from
+from .storm import CLIENTS_MAX, Handover, Kind, Population, Settings, Storm, slots_of_groups, storm_from
 
 _LINGER_MS_MIN: Final = 1.0
 """A tick of the model's brokers, where the scenario's do not wait for further items."""
@@ -50,12 +51,12 @@ TASKS: Final = pa.schema(
         ("slice", pa.int32()),
         ("nodes", pa.int32()),
         ("clients", pa.int64()),
-        ("slots", pa.list_(pa.int32())),
+        ("slots", pa.list_(pa.int64())),
         ("scenario", pa.string()),
         ("costs", pa.string()),
     ]
 )
-"""A task in a row. ``slots``: of each group that the slice's nodes lead. ``scenario`` and ``costs``: as JSON."""
+"""A task in a row. ``slots``: as in :class:`Slice`. ``scenario`` and ``costs``: as JSON."""
 _HISTOGRAM = pa.map_(pa.int32(), pa.int64())
 SCHEMA: Final = pa.schema(
     [
@@ -80,7 +81,7 @@ that was."""
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """``slots``: of each group that its nodes lead."""
+    """``slots``: how many clients each group has that its nodes lead, relative to the others."""
 
     number: int
     nodes: int
@@ -91,22 +92,53 @@ class Slice(msgspec.Struct, frozen=True):
 def slices_of(scenario: Scenario) -> list[Slice]:
     """The slices of a scenario's cluster: of three nodes each, and where that does not come out even, of one more."""
     nodes, groups = scenario.cluster.nodes, scenario.cluster.groups
-    count = max(1, nodes // REPLICAS)
-    ends = [nodes * number // count for number in range(count + 1)]
-    all_slots = slots_of_groups(groups)
+    all_slots = _slots(scenario)
     found, given, clients = [], 0, 0
-    for number in range(count):
-        first, end = ends[number], ends[number + 1]
-        slots = tuple(all_slots[group] for group in range(groups) if first <= group % nodes < end)
+    for number in range(_count(nodes)):
+        first, end = _first_node(nodes, number), _first_node(nodes, number + 1)
+        slots = tuple(slot for at in range(0, groups, nodes) for slot in all_slots[at + first : at + end])
         given += sum(slots)
         until = scenario.clients * given // sum(all_slots)
-        found.append(Slice(number, end - first, until - clients, slots))
+        if until > clients:
+            found.append(Slice(number, end - first, until - clients, slots))
         clients = until
     return found
 
 
+def _count(nodes: int) -> int:
+    return max(1, nodes // REPLICAS)
+
+
+def _first_node(nodes: int, number: int) -> int:
+    return nodes * number // _count(nodes)
+
+
+def _slots(scenario: Scenario) -> Sequence[int]:
+    cluster = scenario.cluster
+    return cluster.clients if cluster.is_uneven else slots_of_groups(cluster.groups)
+
+
+def struck(scenario: Scenario) -> set[int]:
+    """Slices in which a leader changes: they are unlike the others."""
+    nodes = scenario.cluster.nodes
+    ends = [_first_node(nodes, number + 1) for number in range(_count(nodes))]
+    return {bisect.bisect(ends, node) for node, _ in scenario.dying()}
+
+
+def _handovers(scenario: Scenario, part: Slice | None = None) -> Iterator[Handover]:
+    """Those of the storm, or of the nodes of a slice, which have numbers of their own."""
+    nodes = scenario.cluster.nodes
+    first, end = 0, nodes
+    if part is not None:
+        first, end = (_first_node(nodes, number) for number in (part.number, part.number + 1))
+    for node, change in scenario.dying():
+        if first <= node < end:
+            yield Handover(change.at_s, node - first, change.outage_s, change.slowdown)
+
+
 def sampled(scenario: Scenario, sample: int | None, seed: int) -> list[Slice]:
-    """So many of the slices, drawn at random; None: all, or of a large storm as many as are done within minutes. Raises
+    """So many of the slices, drawn at random; None: all, or of a large storm as many as are done within minutes. Those
+    in which a leader changes are always among them (:func:`struck`), and at least one of the others. Raises
     ScenarioError."""
     found = slices_of(scenario)
     largest = max(one.clients for one in found)
@@ -119,26 +151,21 @@ def sampled(scenario: Scenario, sample: int | None, seed: int) -> list[Slice]:
         sample = len(found) if scenario.clients <= SAMPLED_CLIENTS else max(2, SAMPLED_CLIENTS // largest)
     if sample >= len(found):
         return found
-    return sorted(random.Random(seed).sample(found, sample), key=lambda one: one.number)
+    rare = struck(scenario)
+    alike = [one for one in found if one.number not in rare]
+    chosen = random.Random(seed).sample(alike, min(len(alike), max(1, sample - len(rare))))
+    return sorted([*chosen, *(one for one in found if one.number in rare)], key=lambda one: one.number)
 
 
 def unknown(scenario: Scenario) -> Iterator[str]:
     """What the scenario has and the model does not know, in words."""
-    if any(region.loss for region in scenario.regions):
-        yield "lost packets"
-    if scenario.brokers.connects_per_s:
-        yield "the brokers' handshakes"
-    if scenario.retry_budget is not None:
-        yield "clients' retry budgets"
-    if scenario.leader_changes:
-        yield "leader changes at a time"
-    if scenario.cluster.clients:
-        yield "uneven groups"
+    if scenario.cluster.queue_items != Cluster().queue_items:
+        yield "a bound of queues by items: the server bounds them by time"
 
 
 def storm_of_scenario(scenario: Scenario, seed: int, part: Slice | None = None) -> Storm:
-    """The scenario's storm, without what :func:`unknown` names, or a slice of it. A group's queue is bounded by time,
-    as the server's is. Raises ScenarioError if the model cannot hold it."""
+    """The scenario's storm, or a slice of it. A group's queue is bounded by time, as the server's is. Raises
+    ScenarioError if the model cannot hold it."""
     brokers, groups = scenario.brokers.count, scenario.cluster.groups
     clients = scenario.clients if part is None else part.clients
     if part is not None:
@@ -164,28 +191,44 @@ def storm_of_scenario(scenario: Scenario, seed: int, part: Slice | None = None) 
         nodes=scenario.cluster.nodes if part is None else part.nodes,
         data_groups=groups if part is None else len(part.slots),
         begin_ns=firsts_us(node_input, seed) * 1000,
-        slots=None if part is None else part.slots,
+        slots=_slots(scenario) if part is None else part.slots,
     )
     lane_calls = max(1, scenario.brokers.concurrency // groups)
-    return replace(storm, lane_calls=lane_calls, broker_share=clients / scenario.clients)
+    share = clients / scenario.clients
+    doors, door_ns = 0, 0
+    if per_s := scenario.brokers.connects_per_s * share * brokers:
+        doors, row = doors_of(brokers, np.array([per_s]))
+        door_ns = int(row[0])
+    return replace(
+        storm,
+        lane_calls=lane_calls,
+        broker_share=share,
+        doors=doors,
+        door_ns=door_ns,
+        budget=scenario.retry_budget,
+        leader_changes=tuple(_handovers(scenario, part)),
+    )
 
 
 def _kinds(scenario: Scenario) -> Iterator[Kind]:
     for (region, transport, sdk), share in shares(scenario).items():
         near, policy = scenario.regions[region], scenario.sdks[sdk]
+        trips = ROUND_TRIPS[transport]
         yield Kind(
             name=f"{near.name}, {TRANSPORTS[transport]}, {policy.name}",
             share=share,
             region=near.name,
-            rtt_ms=ROUND_TRIPS[transport] * near.rtt_ms,
+            rtt_ms=trips * near.rtt_ms,
             backoff=policy.backoff(),
             subscriptions=round(scenario.sessions.subscriptions),
+            losses=loss_shares(near.loss, trips) if near.loss else (),
         )
 
 
 def costs_apart(costs: Costs, storm: Storm) -> Costs:
     """The costs where each process has a core to itself."""
-    return replace(costs, cores=storm.nodes + storm.settings.processes, unused_cores=0.0, unled_cores=0.0)
+    cores = storm.nodes + storm.settings.processes + len(storm.leader_changes)
+    return replace(costs, cores=cores, unused_cores=0.0, unled_cores=0.0)
 
 
 # --- tasks, and what they give
@@ -232,7 +275,7 @@ def _rows(task: dict[str, Any], storm: Storm, played: Played) -> pa.RecordBatch:
     restored = np.bincount((places + ended)[back], minlength=sizes)
     waits = _binned((places + ended)[back], clients.restored_s[back] - storm.begin_ns[back] / 1e9)
     storms = _binned((places + ended)[back], clients.restored_s[back])
-    counts = [begun, restored, *(clients.told[name].ravel() for name in ("attempts", "refused", "timeouts"))]
+    counts = [begun, restored, *(clients.told(name).ravel() for name in ("attempts", "refused", "timeouts"))]
     there = np.flatnonzero(sum(counts))
     names = [regions[place // seconds] for place in there.tolist()]
     columns = [
@@ -323,14 +366,25 @@ ESTIMATED: Final = ("t50_s", "t99_s", "t999_s", "attempts_per_client")
 _SHARES: Final = {"t50_s": 0.5, "t99_s": 0.99, "t999_s": 0.999}
 
 
-def estimated(sums: Sums, seed: int, clients: int, of: int) -> Estimate:
-    """The storm of a seed, of so many clients and slices in all."""
+def estimated(sums: Sums, seed: int, scenario: Scenario) -> Estimate:
+    """The scenario's storm with this seed. A slice in which a leader changes is like no other; the slices that were
+    drawn stand for all others."""
+    parts, rare = slices_of(scenario), struck(scenario)
+    others = [part for part in parts if part.number not in rare]
     keys = [key for key in sums.clients if key[0] == seed]
-    whole = _numbers(sums, keys)
-    scale = clients / whole["clients"]
-    errors = {name: None if len(keys) < of else 0.0 for name in ESTIMATED}
-    if 1 < len(keys) < of:
-        left_out = [_numbers(sums, [key for key in keys if key != one]) for one in keys]
+    drawn = [key for key in keys if key[1] not in rare]
+    of, clients = len(others), sum(part.clients for part in others)
+
+    def numbers(without: tuple[int, int] | None = None) -> dict[str, Any]:
+        given = sum(sums.clients[key] for key in drawn if key != without)
+        rarity = given / clients if given else 1.0
+        return _numbers(sums, {key: rarity if key[1] in rare else 1.0 for key in keys if key != without})
+
+    whole = numbers()
+    scale = scenario.clients / whole["clients"]
+    errors = {name: None if len(drawn) < of else 0.0 for name in ESTIMATED}
+    if 1 < len(drawn) < of:
+        left_out = [numbers(one) for one in drawn]
         errors = {name: _jackknife_pct([one[name] for one in left_out], whole[name], of) for name in ESTIMATED}
     return Estimate(
         restored=round(whole["restored"] * scale),
@@ -341,10 +395,12 @@ def estimated(sums: Sums, seed: int, clients: int, of: int) -> Estimate:
     )
 
 
-def _numbers(sums: Sums, keys: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """Of some slices together."""
-    counts = {name: sum(getattr(sums, name)[key] for key in keys) for name in COUNTS}
-    waits, storm = (np.sum([of[key] for key in keys], axis=0) for of in (sums.waits, sums.storm))
+def _numbers(sums: Sums, weights: dict[tuple[int, int], float]) -> dict[str, Any]:
+    """Of some slices together, each times its weight."""
+    counts = {name: sum(getattr(sums, name)[key] * weight for key, weight in weights.items()) for name in COUNTS}
+    waits, storm = (
+        np.sum([of[key] * weight for key, weight in weights.items()], axis=0) for of in (sums.waits, sums.storm)
+    )
     found: dict[str, Any] = {name: quantile_s(storm, share, counts["clients"]) for name, share in _SHARES.items()}
     found |= {f"p{name[1:]}": quantile_s(waits, share, counts["restored"]) for name, share in _SHARES.items()}
     return counts | found | {"attempts_per_client": counts["attempts"] / max(1, counts["clients"])}

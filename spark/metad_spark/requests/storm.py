@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from metad_wire.policy import Backoff
+from metad_wire.policy import Backoff, RetryBudget
 from metad_wire.policy.draw import MASK
 from metad_wire.policy.vector import uniforms
 
@@ -51,6 +51,8 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = Backoff(base_s=1.0, cap_s=60.0, family="full")
     subscriptions: int = 1
     inflight: int = 0
+    losses: tuple[float, ...] = ()
+    """Shares of attempts that lose one packet, two, three in a row: :func:`..models.population.loss_shares`."""
 
 
 class Population(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,11 +85,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     replay: bool = False
 
 
+class Handover(msgspec.Struct, frozen=True):
+    """The groups of a node have no leader from ``at_s`` on, and another one ``outage_s`` later, with ``slowdown`` times
+    the costs."""
+
+    at_s: float
+    node: int
+    outage_s: float
+    slowdown: float
+
+
 _QUEUE_MS = 10_000  # the server's default
 
 
 class Storm(msgspec.Struct, frozen=True, kw_only=True):
-    """Columns are by client; times are nanoseconds after the trigger."""
+    """Columns are by client; their times are nanoseconds after the trigger."""
 
     settings: Settings
     kinds: Ints
@@ -109,6 +121,18 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     number, as the harness."""
     broker_share: float = 1.0
     """Of a slice: the part of each broker's core that is for its clients. The others of the broker's are elsewhere."""
+    doors: int = 0
+    """Doors of all brokers, each of which lets one client through after the other; 0: nobody waits at one."""
+    door_ns: int = 0
+    """From one client to the next."""
+    budget: RetryBudget | None = None
+    """The retry budget of each client."""
+    leader_changes: tuple[Handover, ...] = ()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything keeps clients on their way to a broker."""
+        return self.doors > 0 or any(kind.losses for kind in self.settings.population.kinds)
 
     @property
     def returning(self) -> int:

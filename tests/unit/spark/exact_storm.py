@@ -162,7 +162,8 @@ class _Node:
         lost = 0
         if node_input.loss[kind.region]:
             u = uniform(self.streams[population.LOSS], client.name, client.attempt)
-            lost = sum(u < share for share in population.loss_shares(node_input, kind.region, kind.transport))
+            loss, round_trips = node_input.loss[kind.region], node_input.round_trips[kind.transport]
+            lost = sum(u < share for share in population.loss_shares(loss, round_trips))
         reached_us = start_us + node_input.forth_us(kind.region, kind.transport) + population.loss_us(lost)
         if reached_us <= client.deadline_us:  # otherwise the client is gone before the broker would send anything on
             self.push(reached_us, Event.REACH if node_input.doors else Event.KNOCK, client.number, client)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from metad_wire.policy import FAMILIES, Admission, Backoff, RetryBudget, ReturnSlots, draw, uniform
 from metad_wire.policy.draw import stream
-from metad_wire.policy.vector import Backoffs, draws, uniforms
+from metad_wire.policy.vector import Backoffs, draws, reserve_us, uniforms
 
 
 def test_only_the_forms_for_arrays_need_numpy() -> None:
@@ -91,12 +91,16 @@ def test_a_wait_keeps_to_its_bounds(family: str, seed: int, attempt: int) -> Non
 def test_a_budget_lets_a_burst_go_and_one_more_each_interval(burst: int, interval_s: float, wanted: list[int]) -> None:
     budget = RetryBudget(burst=burst, interval_s=interval_s)
     clock, granted, now = 0, [], 0
+    asked: list[tuple[int, int]] = []
     for at in sorted(wanted):
         now = max(now, at)
+        asked.append((now, clock))
         due, clock = budget.reserve_us(now, clock)
         assert due >= now
         granted.append(due)
         now = due
+    dues, clocks = reserve_us(budget, *np.array(asked).T)
+    assert (dues.tolist(), clocks.tolist()) == (granted, [*(before for _, before in asked[1:]), clock])
     # However they were wanted, no more than the burst and what came back meanwhile went in any stretch of time.
     for first in range(len(granted)):
         for last in range(first, len(granted)):

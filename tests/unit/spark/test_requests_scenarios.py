@@ -91,8 +91,9 @@ def test_clients_do_as_they_are_told_only_where_the_scenario_says_so() -> None:
 def test_what_it_does_not_know_is_named() -> None:
     assert list(unknown(SCENARIO)) == []
     lossy = (Region(name="here", share=1.0, rtt_ms=20, loss=0.1),)
-    found = list(unknown(_with(regions=lossy, leader_changes=(LeaderChange(at_s=1),))))
-    assert found == ["lost packets", "leader changes at a time"]
+    assert list(unknown(_with(regions=lossy, leader_changes=(LeaderChange(at_s=1),)))) == []
+    bounded = _with(cluster=Cluster(nodes=2, groups=6, queue_items=500))
+    assert list(unknown(bounded)) == ["a bound of queues by items: the server bounds them by time"]
 
 
 def test_the_command_gives_what_it_knows_and_refuses_the_rest(
@@ -106,7 +107,7 @@ def test_the_command_gives_what_it_knows_and_refuses_the_rest(
     assert 0 < found["t50_s"] <= found["t99_s"] <= found["t999_s"]
     assert found["p999_s"] <= found["t999_s"]
     assert len(found["by_seed"]) == 2
-    assert "lost packets" in found["left_out"]
+    assert found["left_out"] == ["a bound of queues by items: the server bounds them by time"]
     assert not found["doubt"]
     assert (found["slices"], found["sampled"]) == (1, 1)
     assert main([*asked, "--tables", str(tmp_path / "tables")]) == 2
@@ -186,7 +187,7 @@ def test_rows_of_slices_add_up_to_the_storm() -> None:
         assert counts["attempts"] == counts["restored"] + counts["refused"] + counts["timeouts"]
         assert sums.waits[key].sum() == sums.storm[key].sum() == counts["restored"] == task["clients"]
         assert set(rows["kind"].to_pylist()) == {"near", "far"}
-    found = estimated(sums, 1, 9_000, 2)
+    found = estimated(sums, 1, scenario)
     assert found.restored == 9_000
 
 
@@ -198,14 +199,35 @@ def test_a_sample_says_how_far_it_may_be_off() -> None:
     assert parts == sampled(scenario, 3, 1) != sampled(scenario, 3, 2)
     tasks = slices.tasks_of("run", scenario, load_costs(), parts, [1])
     sums = slices.summed([slices.simulated(task) for task in tasks.to_pylist()])
-    found = estimated(sums, 1, 30_000, 10)
+    found = estimated(sums, 1, scenario)
     assert found.restored == 30_000
     assert found.errors_pct["t50_s"] is not None
     assert 0 < found.errors_pct["t50_s"] < 20
     (one,) = {key for key in sums.clients if key[1] == parts[0].number}
     alone = slices.summed([slices.simulated(tasks.to_pylist()[0])])
-    assert estimated(alone, 1, 30_000, 10).errors_pct["t50_s"] is None
+    assert estimated(alone, 1, scenario).errors_pct["t50_s"] is None
     assert alone.clients[one] == parts[0].clients
+
+
+def test_a_slice_in_which_a_leader_changes_is_in_every_sample_and_stands_for_itself_only() -> None:
+    changes = (LeaderChange(at_s=1.0, outage_s=2.0, nodes=2),)
+    scenario = _with(clients=30_000, cluster=Cluster(nodes=30, groups=60), leader_changes=changes)
+    assert slices.struck(scenario) == {9}
+    assert [change.node for change in storm_of_scenario(scenario, 1, slices_of(scenario)[9]).leader_changes] == [2, 1]
+    assert storm_of_scenario(scenario, 1, slices_of(scenario)[8]).leader_changes == ()
+    numbers = [{part.number for part in sampled(scenario, 3, seed)} for seed in range(20)]
+    assert all(9 in each and len(each) == 3 for each in numbers)
+    assert len(set.union(*numbers)) > 6
+    assert len(sampled(scenario, 1, 1)) == 2, "and one of the others"
+    keys = [(1, number) for number in (2, 5, 9)]
+    clients = {key: slices_of(scenario)[key[1]].clients for key in keys}
+    told = {name: dict.fromkeys(keys, 0) for name in slices.COUNTS} | {"clients": clients, "restored": clients}
+    told["attempts"] = {key: count * (11 if key[1] == 9 else 1) for key, count in clients.items()}
+    nothing = dict.fromkeys(keys, np.ones(slices.BINS))
+    found = estimated(slices.Sums(**told, waits=nothing, storm=nothing), 1, scenario)
+    # A tenth of the clients tries eleven times, all others once.
+    assert found.attempts_per_client == pytest.approx(2.0, rel=0.01)
+    assert found.restored == 30_000
 
 
 def test_a_jackknife_is_that_of_a_mean_where_the_number_is_one() -> None:
@@ -243,5 +265,5 @@ def test_whoever_waits_too_long_at_the_broker_gives_up_and_is_counted() -> None:
     found = slices.play(few, costs, 1).clients
     assert found.timeouts > 0
     assert found.sent + found.again == found.restored + found.refused + found.timeouts
-    assert found.told["timeouts"].sum() == found.timeouts
-    assert found.told["attempts"].sum() == found.sent + found.again == found.attempts.sum()
+    assert found.told("timeouts").sum() == found.timeouts
+    assert found.told("attempts").sum() == found.sent + found.again == found.attempts.sum()

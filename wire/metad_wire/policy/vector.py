@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from .backoff import Backoff
 from .draw import CLIENT_STEP, MASK, MIX_1, MIX_2, TURN_STEP, UNIT
+from .rates import RetryBudget
 
 Ints = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.uint64]
@@ -46,6 +47,13 @@ def uniforms(start: int, client: Ints, turn: Ints | int) -> Floats:
     bits = draws(start, client, turn)
     bits >>= _11
     return bits.astype(np.float64) * UNIT
+
+
+def reserve_us(budget: RetryBudget, wanted_us: Ints, clock_us: Ints) -> tuple[Ints, Ints]:
+    """:meth:`RetryBudget.reserve_us` for as many clients, each with a clock of its own."""
+    interval_us = budget.interval_us
+    due_us = np.maximum(wanted_us, clock_us - (budget.burst - 1) * interval_us)
+    return due_us, np.maximum(clock_us, due_us) + interval_us
 
 
 class Backoffs:
