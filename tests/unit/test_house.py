@@ -105,7 +105,7 @@ MODULES = {
 """That a request enters in client, leader and followers."""
 TEXTS_WITHOUT_VERB = 116
 """Public docstrings that say nothing of anything."""
-MODULES_WITH_ONE_IMPORTER = 218
+MODULES_WITH_ONE_IMPORTER = 219
 """Modules that one other or none imports."""
 
 

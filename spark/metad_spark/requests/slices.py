@@ -203,6 +203,7 @@ def storm_of_scenario(scenario: Scenario, seed: int, part: Slice | None = None) 
         storm,
         lane_calls=lane_calls,
         broker_share=share,
+        losses=tuple(_losses(scenario)),
         doors=doors,
         door_ns=door_ns,
         budget=scenario.retry_budget,
@@ -210,18 +211,23 @@ def storm_of_scenario(scenario: Scenario, seed: int, part: Slice | None = None) 
     )
 
 
+def _losses(scenario: Scenario) -> Iterator[tuple[float, ...]]:
+    """Of the same kinds as :func:`_kinds`."""
+    if any(region.loss for region in scenario.regions):
+        for region, transport, _ in shares(scenario):
+            yield loss_shares(scenario.regions[region].loss, ROUND_TRIPS[transport])
+
+
 def _kinds(scenario: Scenario) -> Iterator[Kind]:
     for (region, transport, sdk), share in shares(scenario).items():
         near, policy = scenario.regions[region], scenario.sdks[sdk]
-        trips = ROUND_TRIPS[transport]
         yield Kind(
             name=f"{near.name}, {TRANSPORTS[transport]}, {policy.name}",
             share=share,
             region=near.name,
-            rtt_ms=trips * near.rtt_ms,
+            rtt_ms=ROUND_TRIPS[transport] * near.rtt_ms,
             backoff=policy.backoff(),
             subscriptions=round(scenario.sessions.subscriptions),
-            losses=loss_shares(near.loss, trips) if near.loss else (),
         )
 
 

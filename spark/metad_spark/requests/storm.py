@@ -51,8 +51,6 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     backoff: Backoff = Backoff(base_s=1.0, cap_s=60.0, family="full")
     subscriptions: int = 1
     inflight: int = 0
-    losses: tuple[float, ...] = ()
-    """Shares of attempts that lose one packet, two, three in a row: :func:`..models.population.loss_shares`."""
 
 
 class Population(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +119,9 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     number, as the harness."""
     broker_share: float = 1.0
     """Of a slice: the part of each broker's core that is for its clients. The others of the broker's are elsewhere."""
+    losses: tuple[tuple[float, ...], ...] = ()
+    """Of each kind, the shares of attempts that lose one packet, two, three in a row
+    (:func:`..models.population.loss_shares`). Empty: none is lost."""
     doors: int = 0
     """Doors of all brokers, each of which lets one client through after the other; 0: nobody waits at one."""
     door_ns: int = 0
@@ -132,7 +133,7 @@ class Storm(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keeps(self) -> bool:
         """Whether anything keeps clients on their way to a broker."""
-        return self.doors > 0 or any(kind.losses for kind in self.settings.population.kinds)
+        return self.doors > 0 or bool(self.losses)
 
     @property
     def returning(self) -> int:

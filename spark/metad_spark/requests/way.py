@@ -53,9 +53,7 @@ class Way:
         self._late = np.zeros(count, dtype=np.bool_)  # those whose deadline is looked at
         self._next_s = np.full(count, _NEVER)  # when each comes to the door or, behind it, to its broker
         self._called = np.zeros(count, dtype=np.bool_)  # those for whom their broker has begun a call
-        kinds = storm.settings.population.kinds
-        losses = np.array([kind.losses or (0.0,) * LOST_MAX for kind in kinds])
-        self._losses = losses if losses.any() else None
+        self._losses = np.array(storm.losses) if storm.losses else None
         self._loss_s = np.array([loss_us(lost) / 1e6 for lost in range(LOST_MAX + 1)])
         self._draws = stream(storm.settings.seed, LOSS)
         tick_s = storm.settings.linger_ms / 1e3

@@ -50,7 +50,7 @@ def uniforms(start: int, client: Ints, turn: Ints | int) -> Floats:
 
 
 def reserve_us(budget: RetryBudget, wanted_us: Ints, clock_us: Ints) -> tuple[Ints, Ints]:
-    """:meth:`RetryBudget.reserve_us` for as many clients, each with a clock of its own."""
+    """Take a token for each client, as :meth:`RetryBudget.reserve_us` does for one."""
     interval_us = budget.interval_us
     due_us = np.maximum(wanted_us, clock_us - (budget.burst - 1) * interval_us)
     return due_us, np.maximum(clock_us, due_us) + interval_us
