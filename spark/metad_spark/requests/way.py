@@ -23,6 +23,8 @@ from .messages import NOBODY, Ints
 
 _NEVER: Final = np.inf
 _SOON: Final = 1e-9
+_LOOKS: Final = 500
+"""How often deadlines are looked at within a client's patience: it gives up that much too late at most."""
 
 
 class Host(Protocol):
@@ -57,7 +59,7 @@ class Way:
         self._loss_s = np.array([loss_us(lost) / 1e6 for lost in range(LOST_MAX + 1)])
         self._draws = stream(storm.settings.seed, LOSS)
         tick_s = storm.settings.linger_ms / 1e3
-        self._deadlines = Wheel(machine, tick_s, self._give_up)
+        self._deadlines = Wheel(machine, max(tick_s, self._patience_s / _LOOKS), self._give_up)
         self._reaches = Wheel(machine, tick_s, self._pass)
         self._free_ns = [0] * storm.doors
 
