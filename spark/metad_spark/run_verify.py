@@ -43,7 +43,7 @@ from .requests import slices
 from .requests.cores import Machine, Process
 from .requests.costs import load_costs
 from .requests.simulate import Outcome, simulate
-from .scenario import Brokers, Cluster, Disconnect, Region, Scenario
+from .scenario import Brokers, Cluster, Disconnect, LeaderChange, Region, Scenario
 
 _JOBS = 400_000
 
@@ -290,14 +290,26 @@ def sliced(scenario: Scenario, seed: int = 1) -> tuple[slices.Estimate, Outcome]
 
 def _slices() -> Iterator[Proof]:
     """Three nodes with their groups and clients are the cluster: the sum of its slices is the storm as a whole, also
-    where a quarter of the clients has to come again. One slice is the whole to the last bit; more have other clients,
-    by chance."""
-    for name, patience_s in (("nobody is refused", 10.0), ("many are refused", 0.4)):
+    where a quarter of the clients has to come again, or where many give up at the brokers' doors and a leader changes.
+    One slice is the whole to the last bit; more have other clients, by chance."""
+    lossy = tuple(msgspec.structs.replace(region, loss=0.02) for region in _SLICED.regions)
+    changes = (LeaderChange(at_s=0.5, outage_s=1.0, slowdown=1.5),)
+    for name, patience_s, doors_per_s, more in (
+        ("nobody is refused", 10.0, 0, {}),
+        ("many are refused", 0.4, 0, {}),
+        ("doors, losses and a leader that changes", 2.0, 750, {"regions": lossy, "leader_changes": changes}),
+    ):
         for nodes in (3, 6, 9):
-            brokers = msgspec.structs.replace(_SLICED.brokers, concurrency=16 * nodes)
-            cluster = Cluster(nodes=nodes, groups=4 * nodes)
+            brokers = msgspec.structs.replace(
+                _SLICED.brokers, concurrency=16 * nodes, connects_per_s=float(doors_per_s * nodes)
+            )
             scenario = msgspec.structs.replace(
-                _SLICED, clients=_SLICED_NODE * nodes, client_timeout_s=patience_s, brokers=brokers, cluster=cluster
+                _SLICED,
+                clients=_SLICED_NODE * nodes,
+                client_timeout_s=patience_s,
+                brokers=brokers,
+                cluster=Cluster(nodes=nodes, groups=4 * nodes),
+                **more,
             )
             found, whole = sliced(scenario)
             pairs = {

@@ -109,6 +109,8 @@ def test_a_leader_that_changes_costs_the_outage_and_slows_down_the_rest() -> Non
     _assert_alike(found, expected, rel=0.03)
     assert found.timeouts == found.rejected == 0
     assert 1.0 < found.attempts_per_session < 1.1, "brokers repeat the calls that were under way"
+    sooner = _change(scenario, brokers=Brokers(count=2), leader_changes=(_change(changes[0], at_s=0.25),))
+    assert _requests(sooner, item_s=4e-4).node_cpu_s[0] < 1.0, "the old leader goes on with entries under way only"
 
 
 def test_groups_of_which_some_are_larger_take_longer() -> None:
@@ -137,10 +139,12 @@ ALL = _with(
 )
 
 
-def test_every_attempt_ends_once() -> None:
-    """With all of it together, and a node that is too slow: clients give up at doors, in lanes and in calls."""
+@pytest.mark.parametrize("slow", [{"item_s": 4e-4}, {"attempt_s": 4e-4}], ids=["nodes", "brokers"])
+def test_every_attempt_ends_once(slow: dict[str, float]) -> None:
+    """With all of it together, and nodes or brokers that are too slow: clients give up at doors, before their broker
+    has time for them, in lanes and in calls."""
     storm = slices.storm_of_scenario(ALL, 1)
-    costs = _change(load_costs(), item_s=4e-4)
+    costs = _change(load_costs(), **slow)
     clients = play(storm, slices.costs_apart(costs, storm), 1).clients
     assert clients.restored == int((clients.restored_s != AWAY).sum())
     assert clients.attempts.sum() == clients.sent
