@@ -148,6 +148,7 @@ class Way:
             return
         self.given_up += 1
         self._gone_at[gone] = self.given_up
+        self._next_s[gone] = _NEVER
         early = gone[~self._called[gone]]  # their attempts are not counted yet
         state.attempts[early] += 1
         state.sent += len(early)

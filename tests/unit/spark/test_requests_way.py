@@ -18,8 +18,10 @@ from metad_spark.models.node_input import node_inputs
 from metad_spark.models.results import NodeResult, added
 from metad_spark.proofs import laws
 from metad_spark.requests import slices
-from metad_spark.requests.clients import AWAY
+from metad_spark.requests.clients import AWAY, Clients, Floats
+from metad_spark.requests.cores import Machine
 from metad_spark.requests.costs import Costs, load_costs
+from metad_spark.requests.messages import Ints
 from metad_spark.requests.simulate import Outcome, play, simulate
 from metad_spark.requests.way import Way
 from metad_spark.run_verify import verify
@@ -109,7 +111,8 @@ def test_a_leader_that_changes_costs_the_outage_and_slows_down_the_rest() -> Non
     _assert_alike(found, expected, rel=0.03)
     assert found.timeouts == found.rejected == 0
     assert 1.0 < found.attempts_per_session < 1.1, "brokers repeat the calls that were under way"
-    sooner = _change(scenario, brokers=Brokers(count=2), leader_changes=(_change(changes[0], at_s=0.25),))
+    many = Brokers(count=2, batch_items=10, linger_ms=2)
+    sooner = _change(scenario, brokers=many, leader_changes=(_change(changes[0], at_s=0.25),))
     assert _requests(sooner, item_s=4e-4).node_cpu_s[0] < 1.0, "the old leader goes on with entries under way only"
 
 
@@ -139,7 +142,40 @@ ALL = _with(
 )
 
 
-@pytest.mark.parametrize("slow", [{"item_s": 4e-4}, {"attempt_s": 4e-4}], ids=["nodes", "brokers"])
+class _Host:
+    """Brokers that have no time yet."""
+
+    def __init__(self) -> None:
+        self.due_s: list[float] = []
+        self.gone: list[int] = []
+
+    def come(self, clients: Ints, due_s: Floats) -> None:
+        self.due_s += due_s.tolist()
+
+    def in_vain(self, clients: Ints, slot: tuple[int, int] | None) -> None:
+        self.gone += clients.tolist()
+
+
+def test_whoever_gives_up_before_its_broker_has_time_is_not_there_any_more() -> None:
+    """A door lets ten a second through, and clients wait for 0.25 s. The first was not late: its call is as patient as
+    it is."""
+    slow = _with(clients=4, client_timeout_s=0.25, brokers=Brokers(count=2, linger_ms=5, connects_per_s=5))
+    machine, host = Machine(1.0), _Host()
+    clients = Clients(slices.storm_of_scenario(slow, 1))
+    way = Way(machine, clients)
+    way.hosts = dict.fromkeys(range(2), host)
+    everybody = np.arange(4)
+    way.go(host, everybody, np.zeros(4))
+    machine.run(0.24, lambda: False)
+    assert sorted(host.due_s) == pytest.approx([0.0, 0.1, 0.2])
+    assert host.gone == []
+    machine.run(1.0, lambda: False)
+    assert sorted(host.gone) == [1, 2, 3]
+    assert clients.timeouts == clients.sent == 3
+    assert way.arrived(everybody, 1.0).tolist() == [0]
+
+
+@pytest.mark.parametrize("slow", [{"item_s": 4e-4}, {"attempt_s": 2e-3}], ids=["nodes", "brokers"])
 def test_every_attempt_ends_once(slow: dict[str, float]) -> None:
     """With all of it together, and nodes or brokers that are too slow: clients give up at doors, before their broker
     has time for them, in lanes and in calls."""
