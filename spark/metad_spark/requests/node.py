@@ -249,9 +249,7 @@ class Node:
         self._long.clear()
 
     def resign(self) -> None:
-        """Lead nothing any more, and forget what waits for it. Entries on their way are answered to nobody."""
-        for group in self._groups.values():
-            group.in_flight += PIPELINE_ENTRIES  # so that it begins none
+        """Lead nothing any more. Entries on their way, and the little that waits for one, are answered to nobody."""
         self._groups = {}
         self._long.clear()
 
