@@ -4,7 +4,6 @@ these is what it was before the model knew them."""
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import msgspec
@@ -31,7 +30,6 @@ from metad_spark.scenario import (
     Disconnect,
     LeaderChange,
     Region,
-    Returns,
     Scenario,
     Sdk,
     Transports,
@@ -203,42 +201,3 @@ def test_the_laws_hold_and_one_that_is_broken_is_noticed(monkeypatch: pytest.Mon
     assert len(proofs) == 9
     monkeypatch.setattr(Way, "_give_up", lambda self: None)
     assert not next(laws._lost_attempts()).passed
-
-
-# --- storms with none of it
-
-
-_CHANGED = _with(
-    clients=12_000,
-    client_timeout_s=0.3,
-    regions=(Region(name="near", share=0.75, rtt_ms=20), Region(name="far", share=0.25, rtt_ms=100)),
-    sdks=(
-        Sdk(name="a", share=0.5, family="decorrelated", base_s=0.5, cap_s=20),
-        Sdk(name="b", share=0.5, family="equal", base_s=0.2, cap_s=5),
-    ),
-    brokers=Brokers(count=4, linger_ms=5),
-    cluster=Cluster(nodes=3, groups=6),
-)
-
-
-@pytest.mark.parametrize(
-    ("scenario", "queue_s", "expected"),
-    [
-        pytest.param(PLAIN, 10.0, "73c0a95404a09f14", id="light"),
-        pytest.param(_CHANGED, 10.0, "d1a94750a0d2a14e", id="impatient"),
-        pytest.param(_CHANGED, 0.1, "308d088ed49c1e50", id="refused"),
-        pytest.param(
-            _change(_CHANGED, returns=Returns(of_capacity=0.9)), 0.1, "0594b35c5f9ce21a", id="told when to come back"
-        ),
-    ],
-)
-def test_a_storm_with_none_of_it_is_what_it_was(scenario: Scenario, queue_s: float, expected: str) -> None:
-    """To the last bit: when each client was back, and what was counted, from before any of it was there."""
-    digest = hashlib.sha256()
-    for seed in (1, 2):
-        storm = _change(slices.storm_of_scenario(scenario, seed), queue_s=queue_s)
-        costs = _change(slices.costs_apart(load_costs(), storm), item_s=1e-4)
-        clients = play(storm, costs, seed).clients
-        counts = [clients.sent, clients.again, clients.restored, clients.refused, clients.timeouts]
-        digest.update(clients.restored_s.tobytes() + np.array(counts, dtype=np.int64).tobytes())
-    assert digest.hexdigest()[:16] == expected
