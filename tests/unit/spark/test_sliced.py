@@ -1,9 +1,10 @@
-"""The model of requests answers ``simulate``: what it says is kept, drawn, and told with what it
+"""The model of requests answers ``simulate`` and checks ``size``: what it says is kept, drawn, and told with what it
 leaves open; a collapse is told in words and by the exit code; and the other model says first that it is not validated.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -17,9 +18,11 @@ import pytest
 from test_population import counted
 
 import pictures
-from metad_spark import sliced
+from metad_spark import run_size, sliced
 from metad_spark.cli import main
 from metad_spark.models.collapse import KEEPALIVES, collapsed
+from metad_spark.pipeline.choice import Choice
+from metad_spark.pipeline.context import open_context
 from metad_spark.requests import slices
 from metad_spark.requests.costs import load_costs, to_toml
 from metad_spark.scenario import Brokers, Cluster, Region, Scenario
@@ -197,6 +200,58 @@ def test_the_clients_of_a_census_come_back(scenario: Path, tmp_path: Path, capsy
     assert (told["clients"], told["restored"], told["model"]) == (1_000, 1_000, "requests")
     assert told["population"]["connected"] == 1_000
     assert "The clients are those of metad://here:1" in capsys.readouterr().out
+
+
+# --- size
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    local = Choice(runner="local", why="a test has no JVM")
+    monkeypatch.setattr(run_size, "open_context", lambda **_: open_context(choice=local))
+
+
+def _sized(scenario: Path, tmp_path: Path, target: str, costs: str, code: int) -> dict[str, Any]:
+    calibration, out = tmp_path / "costs.toml", tmp_path / "size.json"
+    calibration.write_text(costs)
+    scenario.write_text(TOML.replace("nodes = 12", "nodes = 4").replace("groups = 24", "groups = 8"))
+    asked = ["--scenario", str(scenario), "--calibration", str(calibration), "--config", str(tmp_path / "size.toml")]
+    assert main(["size", "--target", target, *asked, "--json", str(out)]) == code
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+@pytest.mark.usefixtures("here")
+def test_an_answer_and_its_neighbour_are_asked_of_the_model_of_requests(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = _sized(scenario, tmp_path, "t999<=6s", "turn_s = 0.01\nitem_s = 0.002\n", 0)
+    checked, neighbour = told["checked"], told["neighbour"]
+    assert (checked["model"], checked["nodes"], checked["meets"]) == ("requests", told["nodes"], True)
+    assert neighbour is None or neighbour["nodes"] == told["nodes"] - 1
+    low, high = checked["band"]["t999_s"]
+    assert low <= checked["t999_s"] <= high
+    assert checked["band"]["seeds"] == 3
+    assert told["unchecked"] == ""
+    said = capsys.readouterr().out
+    assert "by the vector model" in said
+    of = checked["slices"]
+    assert f"{told['nodes']} nodes by the model of requests, from {of} of {of} slices" in said
+    lines = (tmp_path / "size.toml").read_text().splitlines()
+    assert all(before.startswith("# ") for before, line in itertools.pairwise(lines) if " = " in line)
+
+
+@pytest.mark.usefixtures("here")
+def test_an_answer_that_misses_by_the_model_of_requests_is_not_to_be_relied_on(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = msgspec.structs.replace(load_costs(), item_s=0.002)
+    monkeypatch.setattr(run_size, "load_costs", lambda: slow)
+    told = _sized(scenario, tmp_path, "t999<=3s", "turn_s = 0.0001\nitem_s = 0.000001\n", 3)
+    assert told["met"] is False
+    assert told["checked"]["meets"] is False
+    assert told["neighbour"]["nodes"] == told["nodes"] + 1
+    assert "The models disagree" in capsys.readouterr().out
 
 
 def test_a_band_has_the_seeds_what_slices_leave_open_and_what_predictions_were_off() -> None:
