@@ -190,7 +190,8 @@ def _simulated(
         if context.choice.runner == "local":
             rows = pa.Table.from_batches([_looked_at(scenario, task) for task in tasks.to_pylist()])
         else:
-            done_file = stack.enter_context(context.steps.step("slices", tasks.num_rows))
+            label = f"{scenario.cluster.nodes} nodes, by requests"
+            done_file = stack.enter_context(context.steps.step(label, tasks.num_rows))
             if not keep:
                 return *by_spark(context.session, tasks, done_file), None
             rows = collected(context.session, tasks, done_file)
