@@ -84,7 +84,7 @@ JDK = $(BIN)/python -m metad_spark.pipeline.java 2>/dev/null || { \
 
 # A storm has numba compile the model, which takes seconds, and keep it beside the source: else each of the processes that
 # run tests compiles it.
-COMPILED = $(BIN)/metad-spark simulate --clients 100000 >/dev/null || true
+COMPILED = $(BIN)/metad-spark simulate --model vector --clients 100000 >/dev/null || true
 
 # DEMO='--sessions 1e6': see `metad-perf demo --help`.
 demo: $(SMALL)

@@ -87,8 +87,8 @@ with open("later.json") as file:
 
 # %%
 folder = os.path.abspath("storms")
-regions = spark.read.option("basePath", folder).parquet(f"{folder}/run=*/regions.parquet")
-back = regions.groupBy("second").pivot("region").agg(F.sum(F.col("restored") * F.col("copies")))
+slices = spark.read.option("basePath", folder).parquet(f"{folder}/run=*/slices.parquet")
+back = slices.groupBy("second").pivot("kind").agg(F.sum("restored"))
 back.orderBy("second").show(10)
 
 # %% [markdown]

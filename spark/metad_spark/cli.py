@@ -1,7 +1,7 @@
 """``metad-spark``: reads the command line, runs one command, turns errors into one line and an exit code.
 
 Exit codes: 0 all well; 1 the run failed or a proof did; 2 the command line is wrong or a package is not installed; 3
-the result must not be relied on.
+the result must not be relied on; 4 the storm collapses.
 """
 
 from __future__ import annotations
@@ -140,14 +140,15 @@ class Simulate(_Runs, frozen=True, kw_only=True):
     calibration: Calibration = None
     seed: Annotated[int, "the same seed gives the same storm"] = 0
     model: Annotated[
-        Literal["vector", "requests"],
-        "every client, in arrays (vector); or the requests of brokers, with costs of `calibrate` (requests)",
-    ] = "vector"
+        Literal["requests", "vector"],
+        "the requests of brokers, with costs of `calibrate` (requests); or every client, in arrays, for what that"
+        " leaves out, not validated (vector)",
+    ] = "requests"
     seeds: Annotated[int, "number of storms; the one with the median t99.9 is reported", "N"] = 1
     sample: Annotated[
         int | None,
-        "of --model requests: so many slices of three nodes, drawn at random; default: all, or of more than 2e7 clients"
-        " as many as have these",
+        "so many slices of three nodes, drawn at random; default: all, or of more than 2e7 clients as many as have"
+        " these",
         "N",
     ] = None
     target: Annotated[Target, 'target that the report compares with, as in "t999<=300s"'] = Target()
@@ -205,7 +206,9 @@ class Size(_Runs, frozen=True, kw_only=True):
     scenario: Scenario = "default"
     calibration: Calibration = None
     seed: Annotated[int, "the same seed gives the same storm"] = 0
-    check: Annotated[bool, "skip the final check with a larger storm", None, "--no-check"] = True
+    check: Annotated[
+        bool, "skip the check of the answer and its neighbour by the model of requests", None, "--no-check"
+    ] = True
     population: Census = None
     config: Annotated[Path | None, "write what to set as TOML, for metad serve", "FILE"] = None
     tables: Annotated[Path | None, "keep what was tried as Parquet; what is there is not tried again", "DIR"] = None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from . import sliced
 from .brokers.storm import clients_by_region
 from .calibration import Calibration
 from .changes import Change, Grid, changes, grid
@@ -16,11 +17,12 @@ from .pipeline.context import Context
 from .report import content, several
 from .report.page import Page
 from .scenario import Scenario
-from .tables.queries import groups, storm
+from .tables.queries import curves, groups, storm
 from .tables.run import Run, comparison
 from .tables.store import Store
 from .target import Target
 from .validation import validity
+from .wording import LEFT_OUT
 
 
 def run(*, tables: Path, runs: Sequence[str], out: Path, target: Target, command: str) -> int:
@@ -32,27 +34,58 @@ def run(*, tables: Path, runs: Sequence[str], out: Path, target: Target, command
         found = [each for each in found if each.question.kind == "storm"]
     if not found:
         raise TablesError(f"{tables}: it has no storm; metad-spark simulate --tables DIR and sweep write them")
-    made = [command, f"metad {found[0].question.version}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"]
+    made = made_by(command, found[0].question.version)
     if len(found) == 1 and found[0].question.kind == "storm":
-        page = storm_page(store, found[0], target, made)
+        page = page_of(store, found[0], target, made)
     else:
-        page = several.report(groups(found), target, made)
+        page = several.report(groups(found), target, worth(found), made)
     out.write_text(page.html(), encoding="utf-8")
-    say(f"{out}: {len(found)} {'run' if len(found) == 1 else 'runs'} of {tables}. {validity(found[0].storm.model)}")
+    say(f"{out}: {len(found)} {'run' if len(found) == 1 else 'runs'} of {tables}. {worth(found)}")
     return 0
+
+
+def made_by(command: str, version: str) -> list[str]:
+    """How and when a page was made, for its foot."""
+    return [command, f"metad {version}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"]
+
+
+def worth(runs: Sequence[Run]) -> str:
+    """What is said of the predictions of some runs."""
+    said = {_said(run) for run in runs}
+    return (
+        said.pop() if len(said) == 1 else "What a prediction is worth differs from run to run: report --run ID says it."
+    )
+
+
+def _said(run: Run) -> str:
+    if run.question.costs is not None:
+        return sliced.validity(run.question.scenario, run.storm.rejected)[0]
+    return f"{validity(run.storm.model)} {LEFT_OUT}"
 
 
 def compare_around(store: Store, run: Run, context: Context) -> None:
     """Have the tables know the storms that a page about this one compares it with."""
     asked = run.question
-    tried, around = _alternatives(asked.scenario, asked.calibration)
+    tried, around = _alternatives(asked.scenario, asked.measured)
     flat = [change.scenario for change in tried] + [one for line in around.scenarios for one in line]
-    store.compare(context.sweep, context.choice.runner)(flat, asked.calibration)
+    store.compare(context.sweep, context.choice.runner)(flat, asked.measured)
 
 
-def storm_page(store: Store, run: Run, target: Target, made: Sequence[str]) -> Page:
-    """The page about one storm, with the comparisons that the tables have. Raises TablesError."""
-    scenario, costs = run.question.scenario, run.question.calibration
+def page_of(store: Store, run: Run, target: Target, made: Sequence[str]) -> Page:
+    """The page about one storm; of the vector model with the comparisons that the tables have. Raises TablesError."""
+    if run.question.costs is not None:
+        return content.sliced(
+            scenario=run.question.scenario,
+            costs=run.question.costs,
+            storm=run.storm,
+            curves=curves(store, run),
+            found=sliced.estimate(store, run),
+            validation=_said(run),
+            target=target,
+            run=run.run,
+            made=made,
+        )
+    scenario, costs = run.question.scenario, run.question.measured
     tried, around = _alternatives(scenario, costs)
     answers = [(change, _known(store, run, change.scenario)) for change in tried]
     known = [(change, answer) for change, answer in answers if answer is not None]
@@ -76,7 +109,7 @@ def storm_page(store: Store, run: Run, target: Target, made: Sequence[str]) -> P
 
 def _known(store: Store, run: Run, scenario: Scenario) -> StormResult | None:
     """A comparison that the tables have, by the same version as the run."""
-    name = comparison(scenario, run.question.calibration, run.question.version).run
+    name = comparison(scenario, run.question.measured, run.question.version).run
     return store.read(name).storm if store.has(name) else None
 
 

@@ -1,160 +1,51 @@
 """``metad-spark simulate``: a storm, from a scenario to a few lines, JSON and a report.
 
-``--model requests`` takes the scenario's storm by its requests: the same clients, network, brokers and cluster, in
-slices of three nodes, here or by Spark. The storms that the model is validated with share the cores of one machine.
-Those of a scenario do not: each node, and each broker, is a process with a core to itself.
+The model of requests answers (:mod:`.sliced`). The vector model is for what that leaves out, and says first that it is
+not validated.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import msgspec
-import pyarrow as pa
 
+from . import sliced
 from .calibration import load_calibration
 from .errors import UsageError
+from .models import collapse
 from .models.node_input import check_clients
 from .models.results import StormResult
 from .output import say, table, warn, write_json
 from .pipeline.choice import Asked, Choice, choose
 from .pipeline.context import Context, open_context
-from .pipeline.progress import clock
 from .pipeline.session import submitted
-from .pipeline.slices import summed as by_spark
 from .population import in_words, load_census, of_census
 from .population import told as census_told
 from .reduced import answered
 from .report import content
 from .requests import slices
-from .requests.costs import Costs, load_costs
-from .run_report import compare_around, storm_page
+from .requests.costs import load_costs
+from .run_report import compare_around, made_by, page_of
 from .scenario import Scenario, load_scenario
+from .sliced import HAS_IT, Where
 from .tables.queries import middle
-from .tables.run import Question, Run, questions, runs_of, version
+from .tables.run import REQUESTS, Question, Run, questions, runs_of, version
 from .tables.store import Store
 from .target import Target
-from .validation import differences, headline, last_verdict, validity
+from .validation import validity
 from .wording import seconds, short
 
-REQUESTS = "requests"
-_HERE_CLIENTS_MAX: Final = 2_000_000
-"""Clients of several slices that this process simulates in about the time that Spark takes to start."""
 _MANY_REFUSED = 0.05
 """Of the clients: with more, storms that happened differed from their predictions by more than the headline says."""
 _DOUBT = (
     "Many are turned away. How many is hard to say: storms that filled the nodes' queues took up to a fifth longer than"
     " predicted, with up to a third more attempts."
 )
-
-
-class _Where(NamedTuple):
-    """What the command line says of where to simulate."""
-
-    runner: Asked
-    master: str | None
-    connect: bool
-
-
-def _by_requests(
-    scenario: Scenario, costs: Costs, seeds: range, *, sample: int | None, where: _Where, json: Path | None
-) -> int:
-    """Returns 0 whatever becomes of the storm: that is the answer, and no fault. Raises ScenarioError."""
-    parts, of = slices.sampled(scenario, sample, seeds[0]), len(slices.slices_of(scenario))
-    tasks = slices.tasks_of(scenario.name, scenario, costs, parts, seeds)
-    choice = _choice(tasks.num_rows, sum(tasks["clients"].to_pylist()), where)
-    with open_context(master=where.master, connect=where.connect, choice=choice) as context:
-        if choice.runner == "spark":
-            with context.steps.step(f"{len(parts)} of {of} slices", tasks.num_rows) as done_file:
-                sums = by_spark(context.session, tasks, done_file)
-        else:
-            sums = slices.summed([_looked_at(scenario, task) for task in tasks.to_pylist()])
-        cost = context.cost()
-    found = [slices.estimated(sums, each, scenario) for each in seeds]
-    by_seed = [{"clients": scenario.clients} | msgspec.to_builtins(one) for one in found]
-    told = sorted(by_seed, key=lambda one: math.inf if one["t999_s"] is None else one["t999_s"])[len(by_seed) // 2]
-    more: dict[str, Any] = {
-        "model": REQUESTS,
-        "seeds": len(seeds),
-        "seed": seeds[0],
-        "scenario": scenario.name,
-        "calibration": costs.setting,
-        "left_out": list(slices.unknown(scenario)),
-        "doubt": _DOUBT if told["rejected"] > _MANY_REFUSED * scenario.clients else "",
-        **_validity_of(scenario, max(one["rejected"] for one in by_seed)),
-        "slices": of,
-        "sampled": len(parts),
-        "runner": choice.runner,
-        "runner_why": choice.why,
-    }
-    write_json(json, told | cost | more | ({"by_seed": by_seed} if len(seeds) > 1 else {}))
-    _print_requests(told, more)
-    say(f"{cost['wall_s']:.1f} s, {cost['rss_max_mib']:,.0f} MiB. Simulated {choice.runner}: {choice.why}.")
-    for what in more["left_out"]:
-        warn(f"The model of requests leaves out {what}.")
-    if more["doubt"]:
-        warn(more["doubt"])
-    say(more["validation"])
-    return 0
-
-
-def _validity_of(scenario: Scenario, rejected: int) -> dict[str, Any]:
-    """What is said of a prediction, and what of its storm no checked one had."""
-    verdict = last_verdict()
-    one = slices.storm_of_scenario(msgspec.structs.replace(scenario, clients=1), 0)
-    settings = msgspec.structs.replace(one.settings, sessions=scenario.clients)
-    storm = msgspec.structs.replace(one, settings=settings)
-    differs = [] if verdict is None else differences(verdict, storm, rejected, apart=True)
-    return {"validation": headline(verdict, REQUESTS, differs), "differs": differs}
-
-
-def _print_requests(told: dict[str, Any], more: dict[str, Any]) -> None:
-    names = (("50 %", "50"), ("99 %", "99"), ("99.9 %", "999"))
-    errors = told["errors_pct"]
-    table(
-        f"A storm of {told['clients']:,} clients, by its requests",
-        ["what", "value"],
-        [
-            *([f"{name} back", f"{_time(told[f't{key}_s'])}{_sampled(errors[f't{key}_s'])}"] for name, key in names),
-            *([f"{name} of those back waited at most", _time(told[f"p{key}_s"])] for name, key in names),
-            ["back at the end", f"{told['restored']:,} of {told['clients']:,}"],
-            ["attempts per client", f"{told['attempts_per_client']:.3g}{_sampled(errors['attempts_per_client'])}"],
-            ["refused", short(told["rejected"])],
-        ],
-    )
-    if more["sampled"] < more["slices"]:
-        unsaid = "" if more["sampled"] > 1 else " How far it is from all of them, one slice cannot say."
-        say(f"From {more['sampled']} of {more['slices']} slices of three nodes, drawn at random.{unsaid}")
-
-
-def _choice(tasks: int, clients: int, where: _Where) -> Choice:
-    """Spark where it is asked for, or where several tasks last longer than it takes to start."""
-    asked, master, connect = where
-    choice = choose(asked, clients=clients, master=master, connect=connect, submitted=submitted())
-    if choice.runner == "spark" or asked == "local":
-        return choice
-    if tasks > 1 and clients > _HERE_CLIENTS_MAX:
-        return Choice(runner="spark", why=f"there are {tasks:,} slices with more than {_HERE_CLIENTS_MAX:,} clients")
-    return Choice(runner="local", why=f"there are no more than {_HERE_CLIENTS_MAX:,} clients, or one slice")
-
-
-def _looked_at(scenario: Scenario, task: dict[str, Any]) -> pa.RecordBatch:
-    what = f"seed {task['seed']}" + (f", slice {task['slice']}" if task["clients"] < scenario.clients else "")
-    with clock(what, scenario.horizon_s, f"of {task['clients']:,} clients back") as look:
-        return slices.simulated(task, look)
-
-
-def _sampled(error_pct: float | None) -> str:
-    """How much of a number the choice of slices leaves open."""
-    return f", give or take {error_pct:.2g} %" if error_pct else ""
-
-
 KEYS = (
     *("clients", "restored", "t50_s", "t99_s", "t999_s", "p50_s", "p99_s", "p999_s"),
     *("attempts_per_client", "rejected", "queue_max", "collapsed"),
@@ -162,7 +53,10 @@ KEYS = (
 """Of a storm, in the JSON: they are promised, with ``wall_s`` and ``rss_max_mib``."""
 DISAGREE = 3
 """Exit code of a result that must not be relied on."""
+COLLAPSES = 4
+"""Exit code of a storm that collapses (:mod:`.models.collapse`)."""
 MORE = ("timeouts", "wasted", "expired")
+_SURE: Final[dict[str, float | None]] = {}
 
 
 def run(
@@ -170,7 +64,7 @@ def run(
     scenario: str,
     calibration: str | None,
     clients: int | None,
-    model: Literal["vector", "requests"],
+    model: Literal["requests", "vector"],
     seed: int,
     seeds: int,
     sample: int | None,
@@ -184,88 +78,154 @@ def run(
     population: Path | None,
     command: str,
 ) -> int:
-    """Exit code 0 whatever becomes of the storm: that is the answer, and no fault. 3 where the answer must not be
-    relied on, because brokers and nodes do not agree."""
-    wanted = load_scenario(scenario)
-    if model == REQUESTS:
-        _check_requests(tables, report, population)
-        small = wanted if clients is None else msgspec.structs.replace(wanted, clients=clients)
-        where, storms = _Where(runner, master, connect), range(seed, seed + seeds)
-        return _by_requests(small, load_costs(calibration or "default"), storms, sample=sample, where=where, json=json)
-    if sample is not None:
+    """0 where the storm does not collapse, 4 where it does, 3 where the answer must not be relied on, because brokers
+    and nodes do not agree."""
+    if sample is not None and model != REQUESTS:
         raise UsageError("--sample is of --model requests: the vector model simulates all nodes")
-    costs = load_calibration(calibration or wanted.calibration)
+    wanted = load_scenario(scenario)
     people = None if population is None else load_census(population)
     counted = {} if people is None else census_told(wanted, people)
     if people is not None:
         wanted = of_census(wanted, people)
     if clients is not None:
         wanted = msgspec.structs.replace(wanted, clients=clients)
-    check_clients(wanted.clients, wanted.cluster.groups)  # before Spark is started
-    choice = choose(runner, clients=wanted.clients, storms=seeds, master=master, connect=connect, submitted=submitted())
-    asked = questions(wanted, costs, model=model, seeds=range(seed, seed + seeds), version=version())
+    where, storms = Where(runner, master, connect), range(seed, seed + seeds)
     with contextlib.ExitStack() as stack:
         store = _store(tables, report, stack)
-        known = store is not None and all(store.has(question.run) for question in asked)
-        if known and report is None:
-            choice = Choice(runner="local", why="the tables have it")
-        context = stack.enter_context(open_context(master=master, connect=connect, choice=choice))
+        if model == REQUESTS:
+            runs, told = _by_requests(wanted, calibration, storms, sample, where, store, target)
+        else:
+            runs, told = _by_vector(wanted, calibration, storms, where, store, target, compare=report is not None)
+        if store is not None and report is not None:
+            page = page_of(store, middle(runs), target, made_by(command, version()))
+            report.write_text(page.html(), encoding="utf-8")
+    told |= {"seeds": seeds, "seed": seed, "scenario": wanted.name, "asked_model": model}
+    if counted:
+        told["population"] = counted
+        say(in_words(counted))
+    if seeds > 1:
+        told["by_seed"] = [{key: getattr(each.storm, key) for key in KEYS} for each in runs]
+    if tables is not None:
+        told["runs"] = [each.run for each in runs]
+        say(f"{tables} has {'the run' if seeds == 1 else 'the runs'} {', '.join(told['runs'])}.")
+    write_json(json, told)
+    return _code(middle(runs), [each.storm.collapsed for each in runs])
+
+
+def _code(found: Run, collapses: Sequence[bool]) -> int:
+    """The exit code, and why it is not 0."""
+    for fault in found.faults:
+        warn(fault)
+    if any(collapses):
+        warn(collapse.in_words(collapse.keepalive_s(found.question.scenario.disconnect), collapses))
+    return DISAGREE if found.faults else COLLAPSES if found.storm.collapsed else 0
+
+
+def _by_requests(
+    scenario: Scenario,
+    calibration: str | None,
+    seeds: Sequence[int],
+    sample: int | None,
+    where: Where,
+    store: Store | None,
+    target: Target,
+) -> tuple[list[Run], dict[str, Any]]:
+    """The runs, and what the JSON says of the middle one. Raises ScenarioError."""
+    costs = load_costs(calibration or "default")
+    answer = sliced.answer(scenario, costs, seeds, sample=sample, where=where, store=store)
+    run, found = answer.middle
+    storm = run.storm
+    said, differs = sliced.validity(scenario, max(each.storm.rejected for each in answer.runs))
+    told = _numbers(storm) | {
+        "model": REQUESTS,
+        "calibration": costs.setting,
+        "errors_pct": found.errors_pct,
+        "left_out": list(slices.unknown(scenario)),
+        "doubt": _DOUBT if storm.rejected > _MANY_REFUSED * scenario.clients else "",
+        "validation": said,
+        "differs": differs,
+        "slices": answer.of,
+        "sampled": answer.sampled,
+        "runner": answer.choice.runner,
+        "runner_why": answer.choice.why,
+        **answer.cost,
+    }
+    (warn if differs else say)(said)
+    _print(run, answer.runs, target, answer.cost, found.errors_pct)
+    if answer.sampled < answer.of:
+        unsaid = "" if answer.sampled > 1 else " How far it is from all of them, one slice cannot say."
+        say(f"From {answer.sampled} of {answer.of} slices of three nodes, drawn at random.{unsaid}")
+    say(_where(answer.choice, answer.choice.runner))
+    for what in told["left_out"]:
+        warn(f"The model of requests leaves out {what}.")
+    if told["doubt"]:
+        warn(told["doubt"])
+    return answer.runs, told
+
+
+def _by_vector(
+    scenario: Scenario,
+    calibration: str | None,
+    seeds: Sequence[int],
+    where: Where,
+    store: Store | None,
+    target: Target,
+    *,
+    compare: bool,
+) -> tuple[list[Run], dict[str, Any]]:
+    """As :func:`_by_requests`; with ``compare`` the tables have what a page compares the storm with."""
+    lacks = ", ".join(slices.unknown(scenario))
+    why = f", and the model of requests leaves out {lacks}" if lacks else ""
+    warn(f"{validity('vector')} --model vector is taken because the command says so{why}.")
+    costs = load_calibration(calibration or scenario.calibration)
+    check_clients(scenario.clients, scenario.cluster.groups)  # before Spark is started
+    asked = questions(scenario, costs, model="vector", seeds=seeds, version=version())
+    choice = choose(
+        where.runner,
+        clients=scenario.clients,
+        storms=len(seeds),
+        master=where.master,
+        connect=where.connect,
+        submitted=submitted(),
+    )
+    known = store is not None and all(store.has(question.run) for question in asked)
+    if known and not compare:
+        choice = Choice(runner="local", why=HAS_IT)
+    with open_context(master=where.master, connect=where.connect, choice=choice) as context:
         if store is not None and known:
             runs = [store.read(question.run) for question in asked]
         else:
             runs = _simulated(asked, store, context)
         found = middle(runs)
-        if store is not None and report is not None:
+        if store is not None and compare:
             compare_around(store, found, context)
-            made = [command, f"metad {found.question.version}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"]
-            report.write_text(storm_page(store, found, target, made).html(), encoding="utf-8")
         cost = context.cost()
-    storm = found.storm
-    told: dict[str, Any] = {key: getattr(storm, key) for key in (*KEYS, *MORE)}
-    told |= cost | context.ran()
-    told |= {
-        "model": storm.model,
-        "seeds": seeds,
-        "seed": seed,
-        "scenario": wanted.name,
+    told = _numbers(found.storm) | {
+        "model": found.storm.model,
         "calibration": costs.setting,
         "settled": found.settled,
         "scale": found.scale,
-        "asked_model": model,
         "doubt": None,
         "disagreement": None,
         "passes": [msgspec.to_builtins(each) for each in found.passes],
+        **cost,
+        **context.ran(),
     }
-    if counted:
-        told["population"] = counted
-    if seeds > 1:
-        told["by_seed"] = [{key: getattr(each.storm, key) for key in KEYS} for each in runs]
-    if tables is not None:
-        told["runs"] = [each.run for each in runs]
-    write_json(json, told)
-    _print(storm, [each.storm for each in runs], cost, target)
-    if counted:
-        say(in_words(counted))
+    _print(found, runs, target, cost)
     if found.scale < 1:
         say(f"Everything is at {found.scale:.3g} of its size, times as they were: no node can have so many.")
-    if known:
-        say(f"{tables} has it: nothing was simulated.")
-    else:
-        say(f"Simulated {context.where}: {choice.why}.")
-    if tables is not None:
-        say(f"{tables} has {'the run' if seeds == 1 else 'the runs'} {', '.join(each.run for each in runs)}.")
-    say(validity(storm.model))
-    for fault in found.faults:
-        warn(fault)
-    return DISAGREE if found.faults else 0
+    say(_where(choice, context.where))
+    return runs, told
 
 
-def _check_requests(*unfit: Path | None) -> None:
-    if any(one is not None for one in unfit):
-        raise UsageError(
-            "--model requests knows times and attempts of all clients together: leave --tables, --report and"
-            " --population out"
-        )
+def _where(choice: Choice, runner: str) -> str:
+    return (
+        "The tables have it: nothing was simulated." if choice.why == HAS_IT else f"Simulated {runner}: {choice.why}."
+    )
+
+
+def _numbers(storm: StormResult) -> dict[str, Any]:
+    return {key: getattr(storm, key) for key in (*KEYS, *MORE)}
 
 
 def _store(tables: Path | None, report: Path | None, stack: contextlib.ExitStack) -> Store | None:
@@ -283,7 +243,7 @@ def _simulated(asked: Sequence[Question], store: Store | None, context: Context)
     first = asked[0]
     found, scale = answered(
         first.scenario,
-        first.calibration,
+        first.measured,
         seeds=[question.seed for question in asked],
         run=context.run,
     )
@@ -294,24 +254,34 @@ def _simulated(asked: Sequence[Question], store: Store | None, context: Context)
     return runs
 
 
-def _print(storm: StormResult, storms: list[StormResult], cost: dict[str, float], target: Target) -> None:
-    times = [[f"{name} back", _time(getattr(storm, key))] for name, key in _TIMES]
-    waits = [[f"{name} of those back waited at most", _time(getattr(storm, key))] for name, key in _WAITS]
+def _print(
+    run: Run, runs: Sequence[Run], target: Target, cost: dict[str, float], errors_pct: dict[str, float | None] = _SURE
+) -> None:
+    """``errors_pct``: what the choice of slices leaves open of a number."""
+    storm = run.storm
+
+    def number(key: str, words: str) -> str:
+        error_pct = errors_pct.get(key)
+        return f"{words}, give or take {error_pct:.2g} %" if error_pct else words
+
+    times = [[f"{name} back", number(f"t{key}_s", _time(getattr(storm, f"t{key}_s")))] for name, key in _SHARES]
+    waits = [[f"{name} of those back waited at most", _time(getattr(storm, f"p{key}_s"))] for name, key in _SHARES]
     rest = [
         ["back at the end", f"{storm.restored:,} of {storm.clients:,}"],
-        ["attempts per client", f"{storm.attempts_per_client:.3g}"],
+        ["attempts per client", number("attempts_per_client", f"{storm.attempts_per_client:.3g}")],
         ["refused", short(storm.rejected)],
-        ["longest queue of a group", short(storm.queue_max)],
+        *([["longest queue of a group", short(storm.queue_max)]] if storm.queue_max is not None else []),
     ]
-    table(f"A storm of {storm.clients:,} clients", ["what", "value"], [*times, *waits, *rest])
-    if len(storms) > 1:
-        say(f"Of {len(storms)} seeds the middle one; 99.9 % back: {', '.join(_time(each.t999_s) for each in storms)}.")
+    by = ", by its requests" if storm.model == REQUESTS else ""
+    table(f"A storm of {storm.clients:,} clients{by}", ["what", "value"], [*times, *waits, *rest])
+    if len(runs) > 1:
+        every = ", ".join(_time(each.storm.t999_s) for each in runs)
+        say(f"Of {len(runs)} seeds the middle one; 99.9 % back: {every}.")
     say(content.verdict(storm, target))
     say(f"{cost['wall_s']:.1f} s, {cost['rss_max_mib']:,.0f} MiB.")
 
 
-_TIMES = (("50 %", "t50_s"), ("99 %", "t99_s"), ("99.9 %", "t999_s"))
-_WAITS = (("50 %", "p50_s"), ("99 %", "p99_s"), ("99.9 %", "p999_s"))
+_SHARES = (("50 %", "50"), ("99 %", "99"), ("99.9 %", "999"))
 
 
 def _time(value: float | None) -> str:

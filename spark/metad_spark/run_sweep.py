@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from .pipeline.choice import Asked, choose
 from .pipeline.context import open_context
 from .pipeline.session import submitted
 from .report import several
+from .run_report import made_by, worth
 from .run_simulate import DISAGREE
 from .scenario import load_scenario
 from .tables.queries import SPREAD, Group, groups
@@ -98,8 +98,8 @@ def run(
     }
     write_json(json, told)
     if report is not None:
-        made = [command, f"metad {version()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"]
-        report.write_text(several.report(found, target, made).html(), encoding="utf-8")
+        page = several.report(found, target, worth(found[0].runs), made_by(command, version()))
+        report.write_text(page.html(), encoding="utf-8")
     keys = list(found[0].settings)
     table(
         f"{wanted.name}: of several seeds the median, and the range",

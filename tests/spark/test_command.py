@@ -20,7 +20,9 @@ def _without_java(folder: Path) -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in ("JAVA_HOME", "PATH")} | {"PATH": str(folder)}
 
 
-@pytest.mark.parametrize("command", ["simulate --runner spark", "simulate --seeds 2", "schedule --out out"])
+@pytest.mark.parametrize(
+    "command", ["simulate --runner spark", "simulate --model vector --seeds 2", "schedule --out out"]
+)
 def test_without_java(tmp_path: Path, command: str) -> None:
     done = metad_spark(*command.split(), "--clients", "1000", env=_without_java(tmp_path))
     assert done.returncode == 1
@@ -31,7 +33,7 @@ def test_without_java(tmp_path: Path, command: str) -> None:
 
 def test_one_storm_needs_no_java_and_says_so(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
-    storm = ["--scenario", str(write_storm(tmp_path)), "--json", str(out)]
+    storm = ["--model", "vector", "--scenario", str(write_storm(tmp_path)), "--json", str(out)]
     done = metad_spark("simulate", *storm, env=_without_java(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "without Spark: it is one storm of fewer than 100,000,000 clients." in done.stdout
@@ -53,7 +55,7 @@ def test_one_storm_needs_no_java_and_says_so(tmp_path: Path) -> None:
         (["size", "--clients", "1e6"], 2, "--target"),
         (["schedule", "--out", "here", "--scale", "7"], 2, "--scale must be"),
         (["schedule", "--out", "here", "--clients", "1e9"], 2, "take 40"),
-        (["simulate", "--master", "local[1]", "--clients", "10"], 1, "clients must be at least"),
+        (["simulate", "--model", "vector", "--master", "local[1]", "--clients", "10"], 1, "clients must be at least"),
     ],
 )
 def test_what_is_wrong_is_said_before_spark_is_started(

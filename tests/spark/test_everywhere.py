@@ -17,7 +17,7 @@ _OF_THE_RUN = {"wall_s", "rss_max_mib", "calibration", "runner", "runner_why"}
 
 def _storm(folder: Path, *args: str) -> dict[str, Any]:
     folder.mkdir()
-    told = simulated(folder, "--seeds", "2", *args)
+    told = simulated(folder, "--model", "vector", "--seeds", "2", *args)
     assert told["wall_s"] > 0
     assert told["rss_max_mib"] > 100  # all processes are in it
     assert told["runner"] == ("local" if "local" in args else "spark")

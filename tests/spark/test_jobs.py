@@ -15,7 +15,7 @@ from metad_spark.calibration import load_calibration
 from metad_spark.errors import SparkFailed
 from metad_spark.models.node_input import node_inputs
 from metad_spark.pipeline.context import Context
-from metad_spark.pipeline.slices import rows_of, summed
+from metad_spark.pipeline.slices import collected, rows_of, summed
 from metad_spark.reduced import sweep_here
 from metad_spark.requests import slices
 from metad_spark.requests.costs import load_costs
@@ -76,13 +76,18 @@ def test_slices_of_the_model_of_requests_add_up_to_the_same(context: Context, sc
     back = {row[0]: row[1] for row in there.groupBy("kind").sum("restored").collect()}
     assert sum(back.values()) == 6_000
     assert back.keys() == {"near", "far"}
-    ours, theirs = slices.summed(here), summed(context.session, tasks)
+    ours, (theirs, curve) = slices.summed(here), summed(context.session, tasks)
+    assert sum(row["restored"] for row in curve) == 6_000
+    rows = collected(context.session, tasks)
+    assert rows.num_rows == sum(batch.num_rows for batch in here)
+    kept = slices.summed(rows.to_batches())
     for seed in (1, 2):
         assert slices.estimated(theirs, seed, 3_000, 3) == slices.estimated(ours, seed, 3_000, 3)
+        assert slices.estimated(kept, seed, 3_000, 3) == slices.estimated(ours, seed, 3_000, 3)
 
 
 def test_the_command_simulates_slices_by_spark_as_here(context: Context, tmp_path: Path) -> None:
-    asked = ("--model", "requests", "--clients", "2000", "--sample", "1")
+    asked = ("--clients", "2000", "--sample", "1")
     by_spark = simulated(tmp_path, *asked, "--runner", "spark", here=True)
     here = simulated(tmp_path, *asked, "--runner", "local", here=True)
     assert (by_spark["runner"], here["runner"]) == ("spark", "local")

@@ -53,7 +53,7 @@ def merged(scenario: Scenario, inputs: Sequence[NodeInput], results: Sequence[No
     it can."""
     regions = [region.name for region in scenario.regions]
     expiries = [(each.share, each.expiry_s) for each in scenario.sessions.expiries]
-    storm = merge(results, regions, expiries)
+    storm = merge(results, regions, expiries, scenario.disconnect)
     brokers = scenario.brokers
     counts = brokers_of(scenario)
     handshakes_per_s = brokers.connects_per_s * sum(counts) if brokers.connects_per_s else math.inf

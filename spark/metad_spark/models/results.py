@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import SimulationError
+from ..scenario import Disconnect
+from .collapse import collapsed, keepalive_s
 from .histogram import BINS, bin_of, quantile_s
 
 Array = npt.NDArray[np.float64]
-COLLAPSE_SHARE = 0.001
-"""More clients than this still out at the horizon, with no end in sight, are a collapse."""
+_DISCONNECT = Disconnect()
 
 
 class NodeResult(msgspec.Struct, kw_only=True):
@@ -115,11 +116,13 @@ class StormResult(msgspec.Struct, kw_only=True):
     p999_s: float | None
     attempts_per_client: float
     rejected: int
-    queue_max: int
+    queue_max: int | None
+    """None, as ``wasted`` and ``expired``: the model of requests does not count it."""
     collapsed: bool
+    """As :mod:`.collapse` has it."""
     timeouts: int
-    wasted: int
-    expired: int
+    wasted: int | None
+    expired: int | None
     """Sessions that expired before their client was back."""
     restored_by_s: list[list[float]]
     """(region, second)."""
@@ -162,11 +165,15 @@ def added(results: Sequence[NodeResult]) -> NodeResult:
 
 
 def merge(
-    results: Sequence[NodeResult], regions: Sequence[str], expiries: Sequence[tuple[float, float]] = ()
+    results: Sequence[NodeResult],
+    regions: Sequence[str],
+    expiries: Sequence[tuple[float, float]] = (),
+    disconnect: Disconnect = _DISCONNECT,
 ) -> StormResult:
     """All nodes' results as one. ``expiries``: (share, seconds) of sessions. Raises SimulationError like
     :func:`added`."""
     total = added(results)
+    restored, attempts = total.restored_by_s.sum(axis=0), total.attempts_by_s.sum(axis=0)
     expired = 0.0
     for share, expiry_s in expiries:
         reached = float(total.storm[: _bins_until(expiry_s)].sum())
@@ -185,7 +192,7 @@ def merge(
         attempts_per_client=total.attempts / total.clients,
         rejected=round(total.rejected),
         queue_max=round(total.queue_max),
-        collapsed=_collapsed(total),
+        collapsed=collapsed(total.clients, restored, attempts, keepalive_s(disconnect)),
         timeouts=round(total.timeouts),
         wasted=round(total.wasted),
         expired=round(expired),
@@ -204,14 +211,3 @@ def merge(
 
 def _bins_until(time_s: float) -> int:
     return BINS if time_s == float("inf") else int(bin_of(np.array([time_s]))[0]) + 1
-
-
-def _collapsed(total: NodeResult) -> bool:
-    """Whether the storm will not end: clients are out at the horizon, and at the pace of its last quarter they would
-    need more than another three quarters of it."""
-    out = total.clients - total.restored
-    if out <= COLLAPSE_SHARE * total.clients:
-        return False
-    by_s = total.restored_by_s.sum(axis=0)
-    last = by_s[-max(1, len(by_s) // 4) :]
-    return bool(out > 3.0 * float(last.sum()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,21 +38,40 @@ def rows_of(session: SparkSession, tasks: pa.Table, done_file: str | None = None
     return wanted.mapInArrow(part, _SCHEMA)
 
 
-def summed(session: SparkSession, tasks: pa.Table, done_file: str | None = None) -> slices.Sums:
-    """Simulate all tasks, and add up their rows by seed and slice. Raises SparkFailed."""
+def collected(session: SparkSession, tasks: pa.Table, done_file: str | None = None) -> pa.Table:
+    """Simulate all tasks, and bring their rows here. A sample of slices fits; what Spark holds back as too much
+    (``spark.driver.maxResultSize``) is an error. Raises SparkFailed."""
+    with _told():
+        return rows_of(session, tasks, done_file).toArrow().cast(slices.SCHEMA)
+
+
+def summed(
+    session: SparkSession, tasks: pa.Table, done_file: str | None = None
+) -> tuple[slices.Sums, list[dict[str, Any]]]:
+    """Simulate all tasks, and add up their rows by seed and slice, and the curve (restored, attempts) by seed and
+    second. Raises SparkFailed."""
     from pyspark.sql import functions as F
 
     by = ("seed", "slice")
     rows = rows_of(session, tasks, done_file).cache()
     try:
-        counts = rows.groupBy(*by).agg(*(F.sum(name).alias(name) for name in slices.COUNTS))
-        told: Sequence[dict[str, Any]] = counts.toArrow().to_pylist()
-        bins = {}
-        for name, column in slices.HISTOGRAMS.items():
-            flat = rows.select(*by, F.explode(column).alias("bin", "count"))
-            bins[name] = flat.groupBy(*by, "bin").agg(F.sum("count").alias("count")).toArrow().to_pylist()
-        return slices.sums_of(told, bins)
-    except Exception as error:  # py4j, gRPC and PySpark each raise their own
-        raise SparkFailed(f"a job failed: {cause(error)}") from error
+        with _told():
+            counts = rows.groupBy(*by).agg(*(F.sum(name).alias(name) for name in slices.COUNTS))
+            found: Sequence[dict[str, Any]] = counts.toArrow().to_pylist()
+            bins = {}
+            for name, column in slices.HISTOGRAMS.items():
+                flat = rows.select(*by, F.explode(column).alias("bin", "count"))
+                bins[name] = flat.groupBy(*by, "bin").agg(F.sum("count").alias("count")).toArrow().to_pylist()
+            curve = rows.groupBy("seed", "second").agg(*(F.sum(name).alias(name) for name in ("restored", "attempts")))
+            return slices.sums_of(found, bins), curve.toArrow().to_pylist()
     finally:
         rows.unpersist()
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """Errors of jobs in one line."""
+    try:
+        yield
+    except Exception as error:  # py4j, gRPC and PySpark each raise their own
+        raise SparkFailed(f"a job failed: {cause(error)}") from error

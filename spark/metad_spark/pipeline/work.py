@@ -86,7 +86,7 @@ def written(asked: Asked) -> bytes:
     wanted = msgspec.msgpack.decode(zlib.decompress(data), type=Question)
     store = Store(Path(folder))
     if not store.has(wanted.run):
-        found, scale = answered_storms(wanted.scenario, wanted.calibration, seeds=[wanted.seed], run=run_here)
+        found, scale = answered_storms(wanted.scenario, wanted.measured, seeds=[wanted.seed], run=run_here)
         (run,) = runs_of([wanted], found, scale, runner)
         store.write(run, found.nodes[0])
     return b""

@@ -10,12 +10,19 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
 
 from ..calibration import Calibration
 from ..changes import Change, Grid, patience_s, queue_s, serves
+from ..models.histogram import BINS, RATIO, TIME_MIN_S, quantile_s
 from ..models.node_input import FINE_POINTS, FINE_US
-from ..models.results import StormResult
+from ..models.results import Array, StormResult
+from ..requests.costs import Costs
+from ..requests.slices import ESTIMATED, Estimate, slices_of, unknown
 from ..scenario import Scenario
+from ..tables.queries import Curves
 from ..target import Target
 from ..validation import validity
 from ..wording import LEFT_OUT, percent, seconds, short
@@ -51,8 +58,10 @@ def restored(
     *,
     target_s: float | None = None,
     events: Mapping[str, float] | None = None,
+    band: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> str:
-    """Share of each region's clients that is back (0 to 1), over seconds since the disconnect."""
+    """Share of each region's clients that is back (0 to 1), over seconds since the disconnect. ``band``: between which
+    shares that of all clients is."""
     plane = Plane(x=(0, times[-1]), y=(0, 1), label="share of clients restored over time, by region")
     quarters = [(share / 4, f"{share * 25} %") for share in range(5)]
     plane.grid(x_name=_TIME, y_name="clients back", y_ticks=quarters)
@@ -62,6 +71,36 @@ def restored(
     for index, (name, shares) in enumerate(regions.items()):
         dash = DASHES[index // len(COLOURS) % len(DASHES)]
         plane.line(times, shares, COLOURS[index % len(COLOURS)], f"{name}  {percent(shares[-1])}", dash=dash)
+    for shares, name in zip(band or (), ("", "all, by the sample"), strict=False):
+        plane.line(times, shares, INK, name, width=1, dash="2 3")
+    return plane.svg()
+
+
+def by_second(regions: Mapping[str, Sequence[float]], what: str) -> str:
+    """How many of something there are in each second, by region."""
+    count = len(next(iter(regions.values())))
+    top = max(1.0, *(max(counts) for counts in regions.values()))
+    plane = Plane(x=(0, count), y=(0, top * 1.08), label=f"{what} over time, by region")
+    plane.grid(x_name=_TIME, y_name=f"{what} per second")
+    steps = [at for second in range(count) for at in (second, second + 1)]
+    for index, (name, counts) in enumerate(regions.items()):
+        colour, dash = COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+        plane.line(
+            steps, [each for each in counts for _ in range(2)], colour, f"{name}  {short(sum(counts))}", dash=dash
+        )
+    return plane.svg()
+
+
+def waits(regions: Mapping[str, Sequence[float]]) -> str:
+    """How long clients that are back waited: of each region, seconds at evenly spaced shares of them."""
+    every = [time for times in regions.values() for time in times] or [1.0]
+    plane = Plane(x=(0, 100), y=(min(every) / 1.2, max(every) * 1.2), label="waits of clients, by region", log_y=True)
+    plane.grid(x_name="% of the clients that are back waited no longer", y_name="seconds, each from its own begin")
+    for index, (name, times) in enumerate(regions.items()):
+        if times:
+            at = [100 * (place + 1) / len(times) for place in range(len(times))]
+            dash = DASHES[index // len(COLOURS) % len(DASHES)]
+            plane.line(at, times, COLOURS[index % len(COLOURS)], f"{name}  {seconds(times[-1])}", dash=dash)
     return plane.svg()
 
 
@@ -143,7 +182,7 @@ def verdict(storm: StormResult, target: Target) -> str:
     share = f"{target.share * 100:g} %"
     if storm.collapsed:
         back = percent(storm.restored / storm.clients)
-        return f"It collapses: {back} are back at the end, and the rest make no headway."
+        return f"It collapses: {back} are back at the end, and most of what the rest attempt is in vain."
     if reached is None:
         return f"{share} are not back by the end; {percent(storm.restored / storm.clients)} are."
     if reached <= target.seconds:
@@ -190,7 +229,7 @@ def report(
             (_time(storm.t999_s), "99.9 % are back"),
             (f"{storm.attempts_per_client:.3g}", "attempts per client"),
             (short(storm.rejected), "refused"),
-            (short(storm.queue_max), "longest queue"),
+            (short(storm.queue_max or 0), "longest queue"),
         ],
         parts=[
             _restored(scenario, storm, clients, target, drawn),
@@ -200,6 +239,125 @@ def report(
             *([_table(changes, target)] if changes else []),
         ],
         settings=settings,
+    )
+
+
+def sliced(
+    *,
+    scenario: Scenario,
+    costs: Costs,
+    storm: StormResult,
+    curves: Curves,
+    found: Estimate,
+    validation: str,
+    target: Target,
+    run: str,
+    made: Sequence[str] = (),
+) -> Page:
+    """The page about a storm by the model of requests. ``validation``: what is said of its prediction, first of all.
+    ``found``: its numbers, with the errors of the choice of slices."""
+    reached = reached_s(storm, target)
+    of = len(slices_of(scenario))
+    sampled = f"{len(curves.sizes)} of {of} slices of three nodes" + ("" if len(curves.sizes) < of else ", so all")
+    parts = [_back(curves, of, target), *_by_second(curves)]
+    return Page(
+        title=f"A storm of {storm.clients:,} clients",
+        verdict=verdict(storm, target),
+        good=reached is not None and reached <= target.seconds and not storm.collapsed,
+        faults=[f"The model of requests leaves out {what}." for what in unknown(scenario)],
+        notice=validation,
+        made=made,
+        figures=[
+            (short(storm.clients), "clients"),
+            (percent(storm.restored / storm.clients), "back at the end"),
+            *((_time(getattr(storm, key)), f"{name} are back{_off(found, key)}") for key, name in _WHEN.items()),
+            (f"{storm.attempts_per_client:.3g}", f"attempts per client{_off(found, ESTIMATED[3])}"),
+            (short(storm.rejected), "refused"),
+            (short(storm.timeouts), "given up"),
+        ],
+        parts=[*parts, _waits(curves)],
+        settings=[
+            *(("model", storm.model), ("run", run), ("slices", sampled)),
+            *_asked(scenario),
+            ("cost of serving", f"{costs.name}: {costs.setting}"),
+        ],
+    )
+
+
+_WHEN: Final = {"t50_s": "half", "t99_s": "99 %", "t999_s": "99.9 %"}
+
+
+def _off(found: Estimate, key: str) -> str:
+    """What the choice of slices leaves open of a number: two standard errors."""
+    error_pct = found.errors_pct[key]
+    return f", ± {error_pct:.2g} %" if error_pct else ""
+
+
+def _back(curves: Curves, of: int, target: Target) -> Picture:
+    """Who is back when, from the bins of the times until each client was back."""
+    back, clients = curves.storm.sum(axis=0).cumsum(), sum(curves.clients)
+    enough = int(np.searchsorted(back, 0.9995 * clients)) if back[-1] >= 0.9995 * clients else BINS
+    last = int(np.flatnonzero(curves.storm.any(axis=0)).max(initial=0))
+    edges = TIME_MIN_S * RATIO ** np.arange(1, BINS + 1)
+    shown = edges <= max(1.1 * edges[min(enough, last)], 0.1)
+    drawn = shown & (edges >= edges[shown][-1] / 1_000)
+
+    def shares(counts: Array, whole: float) -> list[float]:
+        return [0.0, *np.minimum(1.0, counts.cumsum()[drawn] / max(1.0, whole))]
+
+    parts = zip(curves.regions, curves.storm, curves.clients, strict=True)
+    band = None
+    words = "All slices were simulated."
+    if 1 < (count := len(curves.sizes)) < of:
+        others = (back - curves.slices.cumsum(axis=1)) / (clients - np.array(curves.sizes))[:, None]
+        error = 2 * np.sqrt((count - 1) * others.var(axis=0) * (1 - count / of))[drawn]
+        whole = back[drawn] / clients
+        band = [0.0, *np.maximum(0.0, whole - error)], [0.0, *np.minimum(1.0, whole + error)]
+        words = f"Dotted: two standard errors of all clients' share, because {count} of {of} slices were simulated."
+    elif count < of:
+        words = f"One of {of} slices was simulated, which does not say how far the others are from it."
+    return Picture(
+        heading="Who is back when",
+        caption=f"Share of each region's clients that has its session again. {words}",
+        svg=restored(
+            [0.0, *edges[drawn]],
+            {name: shares(counts, whole) for name, counts, whole in parts},
+            target_s=target.seconds,
+            band=band,
+        ),
+    )
+
+
+def _by_second(curves: Curves) -> list[Picture]:
+    """Attempts, refusals and what retries make of them."""
+    end = _end(curves.by_s["restored"].tolist(), sum(curves.clients))
+    shown = {name: counts[:, :end].tolist() for name, counts in curves.by_s.items()}
+    regions = {name: dict(zip(curves.regions, counts, strict=True)) for name, counts in shown.items()}
+    found = [
+        Picture(
+            heading="What is attempted",
+            caption="Attempts that clients begin in each second, in the slices that were simulated.",
+            svg=by_second(regions["attempts"], "attempts"),
+        )
+    ]
+    if curves.by_s["refused"].any():
+        caption = "Attempts that nodes turn away in each second, in the slices that were simulated."
+        svg = by_second(regions["refused"], "refusals")
+        found.append(Picture(heading="What is turned away", caption=caption, svg=svg))
+    served = [0.0] * end
+    drawn = _Drawn(step_s=1.0, restored=shown["restored"], attempts=shown["attempts"], served=served)
+    return [*found, _amplification(drawn)]
+
+
+def _waits(curves: Curves) -> Picture:
+    found: dict[str, list[float]] = {}
+    for name, counts in zip(curves.regions, curves.waits, strict=True):
+        times = [quantile_s(counts, place / 200, float(counts.sum())) for place in range(1, 201)]
+        found[name] = [time for time in times if time is not None]
+    return Picture(
+        heading="How long clients wait",
+        caption="Of the clients that are back: each from when it lost its connection.",
+        svg=waits(found),
     )
 
 
@@ -265,7 +423,7 @@ def _load(scenario: Scenario, calibration: Calibration, storm: StormResult, draw
         limits["brokers"] = scenario.brokers.connects_per_s * scenario.brokers.count
         capacity = min(limits.values())
     over = sum(drawn.step_s for value in arrivals if value > capacity)
-    wasted = storm.wasted / max(1.0, sum(storm.served_by_s))
+    wasted = (storm.wasted or 0) / max(1.0, sum(storm.served_by_s))
     said = f"More arrives than can be served for {seconds(over)}. " if over else "Never more than can be served. "
     said += f"{percent(wasted)} of what was served was for clients that had given up." if storm.wasted else ""
     served = [value / drawn.step_s for value in drawn.served]
@@ -367,21 +525,29 @@ def _difference(end_s: float, now_s: float) -> str:
 
 def settings(scenario: Scenario, calibration: Calibration) -> list[tuple[str, str]]:
     """The settings of the simulation, for readers who want to repeat or to doubt it."""
-    cluster, brokers = scenario.cluster, scenario.brokers
+    cluster = scenario.cluster
     bound = queue_s(scenario, calibration)
     return [
-        ("scenario", f"{scenario.name}: {scenario.description}"),
-        ("cluster", f"{cluster.nodes} nodes, {cluster.groups} groups, entries of {cluster.batch_items:,} items"),
         ("serves", f"{short(serves(scenario, calibration))} items/s at its best"),
         (
             "queue",
             f"{cluster.queue_items:,} items a group, {seconds(bound)} of work" if cluster.queue_items else "no bound",
         ),
+        *_asked(scenario),
+        ("cost of serving", calibration.setting),
+    ]
+
+
+def _asked(scenario: Scenario) -> list[tuple[str, str]]:
+    """What the scenario says, whatever the model."""
+    cluster, brokers = scenario.cluster, scenario.brokers
+    return [
+        ("scenario", f"{scenario.name}: {scenario.description}"),
+        ("cluster", f"{cluster.nodes} nodes, {cluster.groups} groups, entries of {cluster.batch_items:,} items"),
         ("patience", f"{seconds(scenario.client_timeout_s)}, {seconds(patience_s(scenario))} of it for the queue"),
         ("brokers", f"{brokers.count}, linger {brokers.linger_ms:g} ms, {brokers.batch_items:,} items a request"),
         ("regions", ", ".join(f"{r.name} {100 * r.share:g} % {r.rtt_ms:g} ms" for r in scenario.regions)),
         ("SDKs", ", ".join(f"{sdk.name} {100 * sdk.share:g} %" for sdk in scenario.sdks)),
-        ("cost of serving", calibration.setting),
     ]
 
 

@@ -43,7 +43,7 @@ class Page:
     faults: Sequence[str] = ()
     """Sentences in red below the verdict."""
     notice: str = ""
-    """What every reader must know before the numbers."""
+    """First of all: what every reader must know before the verdict and the numbers."""
     made: Sequence[str] = ()
     """At the bottom: the command, the version, the date."""
     figures: Sequence[tuple[str, str]]
@@ -67,8 +67,9 @@ class Page:
         return (
             f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(self.title)}</title>'
             f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{_STYLE}</style></head>'
-            f'<body><main><header><h1>{escape(self.title)}</h1><p class="verdict {"good" if self.good else "bad"}">'
-            f'{escape(self.verdict)}</p>{faults}{notice}</header><section class="figures">{figures}</section>{parts}'
+            f"<body><main><header><h1>{escape(self.title)}</h1>{notice}"
+            f'<p class="verdict {"good" if self.good else "bad"}">{escape(self.verdict)}</p>{faults}</header>'
+            f'<section class="figures">{figures}</section>{parts}'
             f"<details><summary>{escape(self.settings_heading)}</summary><table>{settings}</table></details>"
             f"{made}</main></body></html>\n"
         )

@@ -8,16 +8,16 @@ from typing import Any
 
 from ..tables.queries import Group, Spread
 from ..target import Target
-from ..validation import validity
-from ..wording import LEFT_OUT, percent, seconds
+from ..wording import percent, seconds
 from .page import Page, Table
 
 _SETTINGS_MAX = 6
 """Columns for settings; the rest would not be read."""
 
 
-def report(groups: Sequence[Group], target: Target, made: Sequence[str] = ()) -> Page:
-    """The page about groups of runs that differ by their seeds only, the best first."""
+def report(groups: Sequence[Group], target: Target, validation: str, made: Sequence[str] = ()) -> Page:
+    """The page about groups of runs that differ by their seeds only, the best first. ``validation``: what is said of
+    their predictions, first of all."""
     ordered = sorted(
         groups, key=lambda group: (group.spread(f"{target.key}_s").median, group.spread("restored").median)
     )
@@ -30,7 +30,7 @@ def report(groups: Sequence[Group], target: Target, made: Sequence[str] = ()) ->
         verdict=f"{len(meeting)} of {len(groups)} settings have {target} with every seed.",
         good=bool(meeting) and not faulty,
         faults=[f"{faulty} of the storms must not be relied on: brokers and nodes do not agree."] if faulty else [],
-        notice=f"{validity(groups[0].runs[0].storm.model)} {LEFT_OUT}",
+        notice=validation,
         made=made,
         figures=[
             (f"{runs}", "storms"),

@@ -15,8 +15,10 @@ import numpy as np
 import pyarrow as pa
 from msgspec.structs import replace
 
+from ..models.histogram import BINS
 from ..models.node_input import FINE_POINTS, FINE_US
 from ..models.results import Array, StormResult
+from ..requests.slices import SCHEMA
 from .run import Run, finite
 from .store import Store
 
@@ -58,6 +60,62 @@ def storm(store: Store, run: Run) -> StormResult:
         attempts_fine=of_regions(region_fine, "attempts", "at_ms", step_ms, FINE_POINTS),
         served_fine=of_nodes(fine, "served", "at_ms", step_ms, FINE_POINTS).tolist(),
     )
+
+
+def slice_rows(store: Store, run: Run) -> pa.Table:
+    """The rows of a run's slices (:data:`metad_spark.requests.slices.SCHEMA`). Raises TablesError."""
+    rows = store.table(run.run, "slices")
+    return rows.add_column(0, "run", pa.array([run.run] * rows.num_rows, pa.string())).select(SCHEMA.names).cast(SCHEMA)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """What became of the clients of the slices that were simulated."""
+
+    regions: list[str]
+    clients: list[int]
+    """Of each region."""
+    by_s: dict[str, Array]
+    """(region, second): restored, attempts, refused."""
+    waits: Array
+    """(region, bin of :mod:`metad_spark.models.histogram`): how long clients that are back waited."""
+    storm: Array
+    """(region, bin): how long after the trigger they were back."""
+    sizes: list[int]
+    """The clients of each slice."""
+    slices: Array
+    """(slice, bin): as ``storm``."""
+
+
+def curves(store: Store, run: Run) -> Curves:
+    """A run's curves, from the rows of its slices. Raises TablesError."""
+    rows = slice_rows(store, run)
+    regions = [region.name for region in run.question.scenario.regions]
+    numbers = sorted(set(rows["slice"].to_pylist()))
+    seconds = math.ceil(run.question.scenario.horizon_s) + 1
+    region = np.array([regions.index(name) for name in rows["kind"].to_pylist()], np.int64)
+    place = np.searchsorted(numbers, _ints(rows, "slice"))
+    by_s = {}
+    for name in ("restored", "attempts", "refused"):
+        flat = np.bincount(region * seconds + _ints(rows, "second"), _floats(rows, name), len(regions) * seconds)
+        by_s[name] = flat.astype(np.float64).reshape(len(regions), seconds)
+    return Curves(
+        regions=regions,
+        clients=np.bincount(region, _floats(rows, "clients"), len(regions)).astype(int).tolist(),
+        by_s=by_s,
+        waits=_bins(rows, "histogram", region, len(regions)),
+        storm=_bins(rows, "storm_histogram", region, len(regions)),
+        sizes=np.bincount(place, _floats(rows, "clients"), len(numbers)).astype(int).tolist(),
+        slices=_bins(rows, "storm_histogram", place, len(numbers)),
+    )
+
+
+def _bins(rows: pa.Table, column: str, of: np.ndarray[Any, np.dtype[np.int64]], count: int) -> Array:
+    """The sum of the histograms of a column, for each value of ``of``, which has one for each row."""
+    pairs = rows[column].combine_chunks()
+    places = np.repeat(of, np.diff(pairs.offsets.to_numpy())) * BINS + pairs.keys.to_numpy()
+    found = np.bincount(places, pairs.items.to_numpy(), count * BINS)
+    return found.astype(np.float64).reshape(count, BINS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +183,7 @@ def _flat(run: Run) -> dict[str, Any]:
             walk(f"{key}.{name}" if key else str(name), part)
 
     walk("", finite(run.question.scenario))
-    found["calibration"] = run.question.calibration.name
+    found["calibration"] = run.question.priced.name
     found["model"] = run.question.model
     found["version"] = run.question.version
     del found["description"]

@@ -24,12 +24,15 @@ from ..brokers.coupling import Pass
 from ..brokers.storm import Storms, faults
 from ..calibration import Calibration
 from ..models.results import NodeResult, StormResult
+from ..requests.costs import Costs
 from ..scenario import Scenario
 from .schema import METRICS
 
 Kind = Literal["storm", "comparison"]
+REQUESTS = "requests"
+"""The model of requests, which answers by slices."""
 _ID_DIGITS = 16
-_CODE = ("brokers/*.py", "models/*.py", "reduced.py", "scenario.py", "calibration.py")
+_CODE = ("brokers/*.py", "models/*.py", "requests/*.py", "reduced.py", "scenario.py", "calibration.py")
 """The files of this package that a storm's digits depend on."""
 
 
@@ -38,12 +41,17 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Kind = "storm"
     scenario: Scenario
-    calibration: Calibration
+    calibration: Calibration | None = None
+    """Of the vector model."""
+    costs: Costs | None = None
+    """Of the model of requests."""
     model: str
     """The model that is asked; "compared" for comparisons (:func:`metad_spark.reduced.compared`)."""
     seed: int = 0
     brokers_seed: int = 0
-    """The seed with which brokers and nodes came to agree: the first one of a command."""
+    """The seed with which brokers and nodes came to agree, or which drew the slices: the first one of a command."""
+    sampled: int = 0
+    """Of the model of requests: how many slices are simulated."""
     version: str
 
     @property
@@ -53,10 +61,21 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         plain = {
             **{key: getattr(self, key) for key in ("kind", "model", "seed", "brokers_seed", "version")},
             "scenario": finite(self.scenario) | {"description": "", "calibration": ""},
-            "calibration": finite(self.calibration),
-        }
+            "calibration": finite(self.priced),
+        } | ({"sampled": self.sampled} if self.sampled else {})
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+
+    @property
+    def priced(self) -> Calibration | Costs:
+        """The costs of the model that is asked."""
+        return self.measured if self.costs is None else self.costs
+
+    @property
+    def measured(self) -> Calibration:
+        """The costs of the vector model, of a question to it."""
+        assert self.calibration is not None
+        return self.calibration
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +86,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     storm: StormResult
     """Without its curves, which are in other tables."""
     scale: float = 1.0
+    """Of its clients; of the model of requests the share of the slices that were simulated."""
     settled: bool = True
     delay_max_s: float = 0.0
     passes: list[Pass] = []

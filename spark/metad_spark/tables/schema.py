@@ -1,8 +1,9 @@
 """The tables of a run: columns, types, units. A change of them is a new :data:`FORMAT`.
 
 A run is a folder ``run=ID`` of the tables' folder, with a file for each table, so ``run`` is a partition column for
-everything that reads Parquet. A comparison has a row of ``runs`` only. Counts are per
-node: those of a storm are their sum, each times ``copies``.
+everything that reads Parquet. A comparison has a row of ``runs`` only. Of the vector model, counts are per node: those
+of a storm are their sum, each times ``copies``. Of the model of requests, ``slices`` has what became of the clients of
+a slice and a region in each second (:data:`metad_spark.requests.slices.SCHEMA`), and there are no nodes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Final
 
 import pyarrow as pa
 
-FORMAT: Final = 2
+from ..requests.slices import SCHEMA
+
+FORMAT: Final = 3
 FORMAT_KEY: Final = b"metad.storms.format"
 """In the metadata of every file's schema."""
 
@@ -83,6 +86,7 @@ TABLES: Final[dict[str, pa.Schema]] = {
             *((name, pa.float64()) for name in ("attempts", "restored")),
         ]
     ),
+    "slices": pa.schema([field for field in SCHEMA if field.name != "run"]),
     "histograms": pa.schema(
         [
             *(("node", pa.int32()), ("copies", pa.float64()), ("name", pa.string()), ("bin", pa.int32())),

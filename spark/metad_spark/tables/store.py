@@ -31,8 +31,10 @@ from ..errors import TablesError
 from ..models.histogram import RATIO, TIME_MIN_S
 from ..models.node_input import FINE_US
 from ..models.results import NodeResult, StormResult
+from ..requests.costs import Costs
+from ..requests.slices import slices_of
 from ..scenario import Scenario
-from .run import Question, Run, at_full_size, compared_run, comparison, finite, infinite, storm_of, version
+from .run import REQUESTS, Question, Run, at_full_size, compared_run, comparison, finite, infinite, storm_of, version
 from .schema import FORMAT, FORMAT_KEY, METRICS, TABLES
 
 
@@ -49,7 +51,7 @@ def run_row(run: Run) -> pa.Table:
         "model": storm.model,
         "passes": [msgspec.to_builtins(each) for each in run.passes],
         "scenario": json.dumps(finite(question.scenario)),
-        "calibration": json.dumps(finite(question.calibration)),
+        "calibration": json.dumps(finite(question.priced)),
     }
     return pa.Table.from_pylist([row], schema=TABLES["runs"])
 
@@ -58,11 +60,15 @@ def run_of(name: str, row: dict[str, Any]) -> Run:
     """The inverse of :func:`run_row`. Raises msgspec.ValidationError, ValueError and KeyError where a value is not one
     of a run."""
     scenario = msgspec.convert(infinite(json.loads(row["scenario"])), type=Scenario)
+    costs = infinite(json.loads(row["calibration"]))
+    of_requests = row["asked_model"] == REQUESTS
     question = Question(
         kind=row["kind"],
         scenario=scenario,
-        calibration=msgspec.convert(infinite(json.loads(row["calibration"])), type=Calibration),
+        calibration=None if of_requests else msgspec.convert(costs, type=Calibration),
+        costs=msgspec.convert(costs, type=Costs) if of_requests else None,
         model=row["asked_model"],
+        sampled=round(row["scale"] * len(slices_of(scenario))) if of_requests else 0,
         seed=row["seed"],
         brokers_seed=row["brokers_seed"],
         version=row["version"],
@@ -82,7 +88,7 @@ def run_of(name: str, row: dict[str, Any]) -> Run:
 
 def node_tables(nodes: Sequence[NodeResult], regions: Sequence[str]) -> dict[str, pa.Table]:
     """The other tables of a storm, from its nodes' results; ``regions``: their names."""
-    made: dict[str, list[pa.Table]] = {name: [] for name in TABLES if name != "runs"}
+    made: dict[str, list[pa.Table]] = {name: [] for name in TABLES if name not in ("runs", "slices")}
     for node in nodes:
         made["nodes"].append(_node(node))
         made["load"].append(_load(node))
@@ -203,12 +209,15 @@ class Store:
         except (pa.ArrowException, OSError) as error:
             raise TablesError(f"{path}: damaged: {str(error).splitlines()[0]}") from None
 
-    def write(self, run: Run, nodes: Sequence[NodeResult]) -> bool:
-        """Write a run, given its nodes' results, which a comparison has not; False if it is there. Raises OSError."""
+    def write(self, run: Run, nodes: Sequence[NodeResult] = (), *, rows: pa.Table | None = None) -> bool:
+        """Write a run, given its nodes' results, or the rows of its slices; a comparison has neither. False if it is
+        there. Raises OSError."""
         if self.has(run.run):
             return False
         tables = {"runs": run_row(run)}
-        if run.question.kind == "storm":
+        if rows is not None:
+            tables["slices"] = rows.select(TABLES["slices"].names)
+        elif run.question.kind == "storm":
             regions = [region.name for region in run.question.scenario.regions]
             tables |= node_tables(at_full_size(nodes, run.scale), regions)
         writing = self.folder / f"{_WRITING}{run.run}-{uuid.uuid4().hex}"
@@ -236,7 +245,7 @@ class Store:
             missing = [question for question in asked if not self.has(question.run)]
             made = sweep([question.scenario for question in missing], calibration)
             for question, storm in zip(missing, made, strict=True):
-                self.write(compared_run(question, storm, runner), [])
+                self.write(compared_run(question, storm, runner))
             return [self.read(question.run).storm for question in asked]
 
         return answer

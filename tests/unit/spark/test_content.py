@@ -57,7 +57,7 @@ HALF = replace(STORM, restored=4000, t99_s=None, t999_s=None, collapsed=True)
     [
         (STORM, 300, "99.9 % are back after 3 s, within the 300 s wanted."),
         (STORM, 2, "99.9 % are back after 3 s, 1 s later than wanted."),
-        (HALF, 300, "It collapses: 50 % are back at the end, and the rest make no headway."),
+        (HALF, 300, "It collapses: 50 % are back at the end, and most of what the rest attempt is in vain."),
         (replace(HALF, collapsed=False), 300, "99.9 % are not back by the end; 50 % are."),
     ],
 )

@@ -100,7 +100,7 @@ def test_the_command_gives_what_it_knows_and_refuses_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     told = tmp_path / "storm.json"
-    asked = ["simulate", "--model", "requests", "--scenario", "small", "--clients", "2000", "--seeds", "2"]
+    asked = ["simulate", "--scenario", "small", "--clients", "2000", "--seeds", "2"]
     assert main([*asked, "--json", str(told)]) == 0
     found = json.loads(told.read_text())
     assert (found["model"], found["clients"], found["restored"], found["runner"]) == ("requests", 2000, 2000, "local")
@@ -110,9 +110,7 @@ def test_the_command_gives_what_it_knows_and_refuses_the_rest(
     assert found["left_out"] == ["a bound of queues by items: the server bounds them by time"]
     assert not found["doubt"]
     assert (found["slices"], found["sampled"]) == (1, 1)
-    assert main([*asked, "--tables", str(tmp_path / "tables")]) == 2
-    assert "leave --tables" in capsys.readouterr().err
-    assert main(["simulate", "--scenario", "small", "--sample", "1"]) == 2
+    assert main(["simulate", "--model", "vector", "--scenario", "small", "--sample", "1"]) == 2
     assert "--sample is of --model requests" in capsys.readouterr().err
 
 

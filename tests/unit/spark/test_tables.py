@@ -305,7 +305,7 @@ def test_simulate_writes_a_run_and_does_not_simulate_it_again(
     scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tables, out, page = tmp_path / "tables", tmp_path / "out.json", tmp_path / "page.html"
-    args = ["simulate", "--scenario", str(scenario), "--tables", str(tables), "--json", str(out)]
+    args = ["simulate", "--model", "vector", "--scenario", str(scenario), "--tables", str(tables), "--json", str(out)]
     assert main(args) == 0
     told = json.loads(out.read_text())
     (run,) = told["runs"]
@@ -361,7 +361,7 @@ def test_a_sweep_goes_on_where_it_stopped(scenario: Path, tmp_path: Path, capsys
 def test_a_run_of_a_sweep_is_that_of_simulate(scenario: Path, tmp_path: Path) -> None:
     assert main(_sweep(scenario, "--vary", "clients=500,600")) == 0
     out = tmp_path / "out.json"
-    asked = ["simulate", "--scenario", str(scenario), "--clients", "500", "--json", str(out)]
+    asked = ["simulate", "--model", "vector", "--scenario", str(scenario), "--clients", "500", "--json", str(out)]
     assert main([*asked, "--tables", str(tmp_path / "others")]) == 0
     told = json.loads(out.read_text())
     (run,) = told["runs"]
