@@ -29,7 +29,7 @@ from .pipeline.slices import summed as by_spark
 from .requests import slices
 from .requests.costs import Costs
 from .scenario import Scenario
-from .tables.queries import middle, slice_rows
+from .tables.queries import middle, slice_rows, weights
 from .tables.run import REQUESTS, Question, Run, storm_of, version
 from .tables.store import Store
 from .validation import differences, headline, last_verdict
@@ -175,17 +175,19 @@ def _run(question: Question, found: slices.Estimate, collapses: bool, scale: flo
 
 def _collapses(scenario: Scenario, sums: slices.Sums, curve: Sequence[dict[str, Any]], seed: int) -> bool:
     by_s = np.zeros((2, int(np.ceil(scenario.horizon_s)) + 1))
+    clients = {number: count for (of, number), count in sums.clients.items() if of == seed}
+    weight = weights(scenario, clients)
     for row in curve:
         if row["seed"] == seed:
-            by_s[:, row["second"]] = row["restored"], row["attempts"]
-    clients = sum(count for (of, _), count in sums.clients.items() if of == seed)
-    return collapse.collapsed(clients, by_s[0], by_s[1], collapse.keepalive_s(scenario.disconnect))
+            by_s[:, row["second"]] += weight[row["slice"]] * np.array([row["restored"], row["attempts"]])
+    whole = sum(weight[number] * count for number, count in clients.items())
+    return collapse.collapsed(whole, by_s[0], by_s[1], collapse.keepalive_s(scenario.disconnect))
 
 
 def _simulated(
     scenario: Scenario, tasks: pa.Table, context: Context, *, keep: bool
 ) -> tuple[slices.Sums, Sequence[dict[str, Any]], pa.Table | None]:
-    """The sums, the curve by seed and second, and, to ``keep`` them, the rows."""
+    """The sums, the curve by seed, slice and second, and, to ``keep`` them, the rows."""
     with contextlib.ExitStack() as stack:
         if context.choice.runner == "local":
             rows = pa.Table.from_batches([_looked_at(scenario, task) for task in tasks.to_pylist()])
@@ -195,7 +197,7 @@ def _simulated(
             if not keep:
                 return *by_spark(context.session, tasks, done_file), None
             rows = collected(context.session, tasks, done_file)
-    curve = rows.group_by(["seed", "second"]).aggregate([("restored", "sum"), ("attempts", "sum")])
+    curve = rows.group_by(["seed", "slice", "second"]).aggregate([("restored", "sum"), ("attempts", "sum")])
     curve = curve.rename_columns([name.removesuffix("_sum") for name in curve.column_names])
     return slices.summed(rows.to_batches()), curve.to_pylist(), rows
 

@@ -82,8 +82,8 @@ def test_slices_of_the_model_of_requests_add_up_to_the_same(context: Context, sc
     assert rows.num_rows == sum(batch.num_rows for batch in here)
     kept = slices.summed(rows.to_batches())
     for seed in (1, 2):
-        assert slices.estimated(theirs, seed, 3_000, 3) == slices.estimated(ours, seed, 3_000, 3)
-        assert slices.estimated(kept, seed, 3_000, 3) == slices.estimated(ours, seed, 3_000, 3)
+        assert slices.estimated(theirs, seed, wanted) == slices.estimated(ours, seed, wanted)
+        assert slices.estimated(kept, seed, wanted) == slices.estimated(ours, seed, wanted)
 
 
 def test_the_command_simulates_slices_by_spark_as_here(context: Context, tmp_path: Path) -> None:

@@ -48,8 +48,8 @@ def collected(session: SparkSession, tasks: pa.Table, done_file: str | None = No
 def summed(
     session: SparkSession, tasks: pa.Table, done_file: str | None = None
 ) -> tuple[slices.Sums, list[dict[str, Any]]]:
-    """Simulate all tasks, and add up their rows by seed and slice, and the curve (restored, attempts) by seed and
-    second. Raises SparkFailed."""
+    """Simulate all tasks, and add up their rows by seed and slice, and the curve (restored, attempts) by seed, slice
+    and second. Raises SparkFailed."""
     from pyspark.sql import functions as F
 
     by = ("seed", "slice")
@@ -62,7 +62,7 @@ def summed(
             for name, column in slices.HISTOGRAMS.items():
                 flat = rows.select(*by, F.explode(column).alias("bin", "count"))
                 bins[name] = flat.groupBy(*by, "bin").agg(F.sum("count").alias("count")).toArrow().to_pylist()
-            curve = rows.groupBy("seed", "second").agg(*(F.sum(name).alias(name) for name in ("restored", "attempts")))
+            curve = rows.groupBy(*by, "second").agg(*(F.sum(name).alias(name) for name in ("restored", "attempts")))
             return slices.sums_of(found, bins), curve.toArrow().to_pylist()
     finally:
         rows.unpersist()

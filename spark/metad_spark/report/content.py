@@ -330,7 +330,7 @@ def _back(curves: Curves, of: int, target: Target) -> Picture:
 
 def _by_second(curves: Curves) -> list[Picture]:
     """Attempts, refusals and what retries make of them."""
-    end = _end(curves.by_s["restored"].tolist(), sum(curves.clients))
+    end = _end(curves.by_s["restored"].tolist(), math.fsum(curves.clients))
     shown = {name: counts[:, :end].tolist() for name, counts in curves.by_s.items()}
     regions = {name: dict(zip(curves.regions, counts, strict=True)) for name, counts in shown.items()}
     found = [
@@ -551,7 +551,7 @@ def _asked(scenario: Scenario) -> list[tuple[str, str]]:
     ]
 
 
-def _end(restored: Sequence[Sequence[float]], clients: int) -> int:
+def _end(restored: Sequence[Sequence[float]], clients: float) -> int:
     """Steps to draw: until nearly all are back and a little more, or all of it where they never are."""
     total = list(itertools.accumulate(sum(column) for column in zip(*restored, strict=True)))
     enough = next((step for step, back in enumerate(total) if back >= 0.9995 * clients), len(total) - 1)

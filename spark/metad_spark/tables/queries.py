@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from ..models.histogram import BINS
 from ..models.node_input import FINE_POINTS, FINE_US
 from ..models.results import Array, StormResult
-from ..requests.slices import SCHEMA
+from ..requests.slices import SCHEMA, slices_of, struck
+from ..scenario import Scenario
 from .run import Run, finite
 from .store import Store
 
@@ -68,12 +69,21 @@ def slice_rows(store: Store, run: Run) -> pa.Table:
     return rows.add_column(0, "run", pa.array([run.run] * rows.num_rows, pa.string())).select(SCHEMA.names).cast(SCHEMA)
 
 
+def weights(scenario: Scenario, clients: Mapping[int, float]) -> dict[int, float]:
+    """Of slices that were simulated, by their numbers: one in which a leader changes stands for itself only, the others
+    for all that are like them. ``clients``: of each."""
+    rare = struck(scenario)
+    whole = sum(part.clients for part in slices_of(scenario) if part.number not in rare)
+    drawn = sum(count for number, count in clients.items() if number not in rare)
+    return {number: drawn / whole if number in rare and drawn else 1.0 for number in clients}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Curves:
     """What became of the clients of the slices that were simulated."""
 
     regions: list[str]
-    clients: list[int]
+    clients: list[float]
     """Of each region."""
     by_s: dict[str, Array]
     """(region, second): restored, attempts, refused."""
@@ -81,7 +91,7 @@ class Curves:
     """(region, bin of :mod:`metad_spark.models.histogram`): how long clients that are back waited."""
     storm: Array
     """(region, bin): how long after the trigger they were back."""
-    sizes: list[int]
+    sizes: list[float]
     """The clients of each slice."""
     slices: Array
     """(slice, bin): as ``storm``."""
@@ -93,28 +103,36 @@ def curves(store: Store, run: Run) -> Curves:
     regions = [region.name for region in run.question.scenario.regions]
     numbers = sorted(set(rows["slice"].to_pylist()))
     seconds = math.ceil(run.question.scenario.horizon_s) + 1
+    sizes = dict.fromkeys(numbers, 0.0)
+    for number, count in zip(rows["slice"].to_pylist(), rows["clients"].to_pylist(), strict=True):
+        sizes[number] += count
+    by_number = weights(run.question.scenario, sizes)
+    weight = np.array([by_number[number] for number in rows["slice"].to_pylist()])
     region = np.array([regions.index(name) for name in rows["kind"].to_pylist()], np.int64)
     place = np.searchsorted(numbers, _ints(rows, "slice"))
     by_s = {}
     for name in ("restored", "attempts", "refused"):
-        flat = np.bincount(region * seconds + _ints(rows, "second"), _floats(rows, name), len(regions) * seconds)
+        flat = np.bincount(
+            region * seconds + _ints(rows, "second"), _floats(rows, name) * weight, len(regions) * seconds
+        )
         by_s[name] = flat.astype(np.float64).reshape(len(regions), seconds)
     return Curves(
         regions=regions,
-        clients=np.bincount(region, _floats(rows, "clients"), len(regions)).astype(int).tolist(),
+        clients=np.bincount(region, _floats(rows, "clients") * weight, len(regions)).tolist(),
         by_s=by_s,
-        waits=_bins(rows, "histogram", region, len(regions)),
-        storm=_bins(rows, "storm_histogram", region, len(regions)),
-        sizes=np.bincount(place, _floats(rows, "clients"), len(numbers)).astype(int).tolist(),
-        slices=_bins(rows, "storm_histogram", place, len(numbers)),
+        waits=_bins(rows, "histogram", region, len(regions), weight),
+        storm=_bins(rows, "storm_histogram", region, len(regions), weight),
+        sizes=[sizes[number] * by_number[number] for number in numbers],
+        slices=_bins(rows, "storm_histogram", place, len(numbers), weight),
     )
 
 
-def _bins(rows: pa.Table, column: str, of: np.ndarray[Any, np.dtype[np.int64]], count: int) -> Array:
-    """The sum of the histograms of a column, for each value of ``of``, which has one for each row."""
+def _bins(rows: pa.Table, column: str, of: np.ndarray[Any, np.dtype[np.int64]], count: int, weight: Array) -> Array:
+    """The sum of the histograms of a column, for each value of ``of``, which has one for each row, as ``weight``."""
     pairs = rows[column].combine_chunks()
-    places = np.repeat(of, np.diff(pairs.offsets.to_numpy())) * BINS + pairs.keys.to_numpy()
-    found = np.bincount(places, pairs.items.to_numpy(), count * BINS)
+    lengths = np.diff(pairs.offsets.to_numpy())
+    places = np.repeat(of, lengths) * BINS + pairs.keys.to_numpy()
+    found = np.bincount(places, pairs.items.to_numpy() * np.repeat(weight, lengths), count * BINS)
     return found.astype(np.float64).reshape(count, BINS)
 
 

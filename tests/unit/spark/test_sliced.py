@@ -117,7 +117,7 @@ def test_a_storm_that_collapses_says_so_in_words_and_by_the_exit_code(
 def test_the_other_model_says_first_that_it_is_not_validated(
     scenario: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scenario.write_text(TOML.replace("rtt_ms = 20 }", "rtt_ms = 20, loss = 0.01 }"))
+    scenario.write_text(TOML + "queue_items = 500\n")
     lacks = list(slices.unknown(msgspec.toml.decode(scenario.read_text(), type=Scenario)))
     assert main(["simulate", "--scenario", str(scenario), "--model", "vector"]) in (
         0,
@@ -126,6 +126,7 @@ def test_the_other_model_says_first_that_it_is_not_validated(
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("Not validated against a measured storm.")
     assert "--model vector" in first
+    assert lacks
     assert all(lack in first for lack in lacks)
     assert rest
 
