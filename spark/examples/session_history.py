@@ -27,7 +27,7 @@ KEY = ["tenant", "client_id", "row"]
 VALUES = ["connected", "broker", "broker_epoch", "expiry_interval_s", "revision", "payload_bytes"]
 VERSION = "tenant string, client_id string, row string, connected boolean, broker string, broker_epoch bigint,"
 VERSION += " expiry_interval_s bigint, revision bigint, payload_bytes int, from_ms bigint, to_ms bigint"
-DELTA = {
+DELTA: dict[str, bool | float | int | str | None] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }

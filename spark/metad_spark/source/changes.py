@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from metad_client import Client, GroupId, Snapshot, Watch, WatchBatch, WatchRows
-from metad_client.watch.position import ALL, NOBODY, Position, bits_of, is_among
+from metad_client.watch.position import ALL, NOBODY, Position, among, bits_of
 from metad_client.watch.streams import CREDIT_BYTES_MIN
 from metad_client.watch.token import from_text, packed_slots, to_text
 from metad_client.watch.token import read as read_token
@@ -275,7 +275,7 @@ class _Collector:
         """What a batch has."""
         for entry, changes in batch.entries:
             if self._slots != ALL:
-                changes = [change for change in changes if is_among(self._slots, change.row, change.key)]
+                changes = among(self._slots, changes)
             for number, (keys, values, kinds, revisions, times) in self._rows.items():
                 mine = [change for change in changes if change.row == number]
                 keys += [change.key for change in mine]

@@ -115,8 +115,8 @@ def writes_of(table: str, of_program: bytes = b"") -> Writes:
         return found
     declared = declared_table(of_program) if of_program else FAMILIES.get(table)
     if declared is None:
-        known = ", ".join(sorted([*_WRITES, *FAMILIES, SESSION.name]))
-        raise OptionError(f"table: {table!r} cannot be written; there is {known}")
+        written = ", ".join(sorted([*_WRITES, *FAMILIES, SESSION.name]))
+        raise OptionError(f"table: {table!r} cannot be written; there is {written}")
     methods, number, known = declared.plain, declared.number, len(declared.record.__struct_fields__)
     return Writes(
         Write(methods.put, declared.record, lambda items: methods.put.body(number, known, items), m.TablePutItem),
