@@ -16,7 +16,7 @@ from e2e_nodes import Nodes
 from textual.pilot import Pilot
 
 from metad_client import connect
-from metad_client.cli.command_line import main
+from metad_client.cli import main
 from metad_client.cli.lamps import top
 from metad_client.cli.lamps.screen import Rows, Top
 from metad_client.cli.looking import look

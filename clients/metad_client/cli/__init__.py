@@ -1,8 +1,12 @@
 """``metadctl``: manages a cluster and its records from a shell."""
 
+from collections.abc import Sequence
 
-def main() -> int:
-    """Run the command of this process, and return its exit status. It is loaded only now: programs use parts of it."""
+from metad_wire.transport import Transport
+
+
+def main(argv: Sequence[str] | None = None, *, transport: Transport | None = None) -> int:
+    """Run one command, and return its exit status. All commands are loaded only now: programs use parts of them."""
     from .command_line import main as run
 
-    return run()
+    return run(argv, transport=transport)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from metad_client.cli.command_line import main
+from metad_client.cli import main
 from metad_wire.operator.authority import Authority, AuthorityError, issue_fleet
 from metad_wire.operator.tokens import Tokens
 from metad_wire.transport.credentials import Principal, Role, TlsFiles, broker_files, client_files
