@@ -13,6 +13,7 @@ from spark_rig import example as example_of
 
 import metad.embedded
 from metad_client import SessionDisconnectItem, SessionProperties, SessionTakeoverItem, SessionUpdateItem, blocking
+from metad_spark import register
 from metad_spark.pipeline.context import Context
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("delta")]
@@ -27,6 +28,7 @@ def example() -> ModuleType:
 @pytest.fixture(scope="module")
 def spark(context: Context, example: ModuleType) -> Iterator[SparkSession]:
     """The session, while its catalog is Delta's."""
+    register(context.session)
     conf = context.session.conf
     changed = [key for key in example.DELTA if conf.isModifiable(key)]
     for key in changed:
