@@ -75,6 +75,7 @@ $(ALL): $(VERSIONS)
 	@$(PYTHON) .ci/install.py $(VENV) dev
 	@$(JDK)
 	@$(COMPILED)
+	@$(DELTA)
 	@touch $(SMALL) $(MQTT) $(TESTS) $(FUZZ) $(DOCS) $(CONSOLE) $@
 
 # Spark runs on Java 17 or newer. Only the simulation needs it, so a machine without one is set up all the same.
@@ -105,6 +106,9 @@ log-broker: $(SMALL)
 
 run: $(SMALL)
 	$(BIN)/metad serve --data-dir .data --listen 127.0.0.1:7420
+
+# The jars of Delta Lake, from Maven Central; where that is not reached, its test is left out, and that is said.
+DELTA = $(BIN)/python tests/spark/delta_jars.py >/dev/null 2>&1 || true
 
 # Several processes run the tests, and where one of them crashes the run ends; tests that measure run after the others. Tests
 # start hundreds of programs, so bytecode is kept even where the environment says otherwise.

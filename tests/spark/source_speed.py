@@ -1,4 +1,5 @@
-"""How fast Spark reads sessions from a cluster of three nodes and from an export of it, and what other work feels.
+"""How fast Spark reads sessions from a cluster of three nodes and from an export of it, and what other work feels; and
+how fast a stream takes what has changed in all of them.
 
     python tests/spark/source_speed.py --sessions 5000000
 
@@ -114,6 +115,10 @@ def main() -> None:
                 what = "cluster" if source == cluster.url else "directory"
                 print(f"{what}: {rows / wall_s:,.0f} rows/s ({rows:,} in {wall_s:.1f} s)", flush=True)
                 print(f"  p99 in ms, before {before}, meanwhile {after}", flush=True)
+            follow(spark, cluster.url, str(folder / "checkpoint"))  # where it begins
+            asyncio.run(fill(cluster.url, args.sessions))
+            changes, wall_s = follow(spark, cluster.url, str(folder / "checkpoint"))
+            print(f"stream: {changes / wall_s:,.0f} changes/s ({changes:,} in {wall_s:.1f} s)", flush=True)
     shutil.rmtree(folder)
 
 
@@ -123,6 +128,16 @@ def whole(spark: SparkSession, source: str, columns: str) -> int:
     frame = spark.read.format("metad").options(table="session", columns=columns).load(source)
     frame.observe(seen, functions.count(functions.lit(1)).alias("rows")).write.format("noop").mode("overwrite").save()
     return int(seen.get["rows"])
+
+
+def follow(spark: SparkSession, url: str, checkpoint: str) -> tuple[int, float]:
+    """Take all changes up to now, and do nothing with them. Returns how many there were, and how long it took in s."""
+    changes = spark.readStream.format("metad").options(table="session", start="now").load(url)
+    writer = changes.writeStream.format("noop").option("checkpointLocation", checkpoint)
+    began = time.monotonic()
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return sum(each["numInputRows"] for each in query.recentProgress), time.monotonic() - began
 
 
 if __name__ == "__main__":

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from metad_spark.cli import main
+
+DELTA = Path(sys.prefix) / f"delta-{importlib.metadata.version('delta-spark')}"
+"""Where delta_jars.py puts the jars of Delta Lake."""
 
 SMALL = {
     "spark.sql.shuffle.partitions": "1",
@@ -49,6 +55,22 @@ at_s = 2
 outage_s = 1
 """
 SLOW = 'name = "slow"\nturn_s = 0.01\nitem_s = 0.002\nfactors = [0.5, 1.0, 1.5]\n'
+
+
+def delta_jars() -> list[str]:
+    """Those that are not Spark's own, too; none if ``make setup`` could not fetch them."""
+    return sorted(map(str, (DELTA / "jars").glob("io.*.jar")))
+
+
+def example(name: str) -> ModuleType:
+    """A program of spark/examples, as a module."""
+    path = Path(__file__).resolve().parents[2] / "spark" / "examples" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def write_storm(folder: Path) -> Path:

@@ -197,7 +197,11 @@ def written_as(query: str, url: str) -> Callable[[DataFrame, int], None]:
     [
         ("1 as a", {}, "columns: a write to kv has no 'a'; it has namespace, key, value, expected_version, change"),
         ("'n' as namespace, 'k' as key", {}, "columns: a write to kv needs 'value'"),
-        ("1 as a", {"table": "session"}, "table: 'session' cannot be written; there is acl, auto_subscription"),
+        (
+            "1 as a",
+            {"table": "subscription"},
+            "table: 'subscription' cannot be written; there is acl, ",
+        ),
         ("1 as a", {"batch": "1"}, "batch: it needs the option query"),
         ("1 as a", {"path": "/nowhere"}, "source: /nowhere is a directory"),
     ],

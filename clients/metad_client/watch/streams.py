@@ -28,7 +28,7 @@ from ..errors import (
 )
 from .events import WatchBatch, Where
 from .filters import Filters
-from .position import ALL, Pin, Position, is_among
+from .position import ALL, Pin, Position, among, is_among
 from .stream import Cut, Frame, GroupStream
 from .token import packed_slots
 
@@ -569,7 +569,7 @@ class Streams:
             item.taken += 1
             position.indexes[stream.ordinal] = entry.index
             all_count = counts == ALL or stream.writes_only(counts, entry.index)
-            changes = entry.changes if all_count else _counted(entry.changes, counts)
+            changes = entry.changes if all_count else among(counts, entry.changes)
             if changes:
                 collected.append((entry, changes))
         if collected:
@@ -709,11 +709,6 @@ class Streams:
 def _down(streams: Iterable[GroupStream], over: set[GroupStream]) -> list[GroupStream]:
     """The groups without a stream, but for those of which the watch wants no more."""
     return [stream for stream in streams if not stream.live and stream not in over]
-
-
-def _counted(changes: Iterable[WatchChange], slots: int) -> list[WatchChange]:
-    """Those of a slot that counts."""
-    return [change for change in changes if is_among(slots, change.row, change.key)]
 
 
 def _rows_in(rows: WatchRows, slots: int) -> WatchRows:

@@ -9,9 +9,10 @@ from typing import Final
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from metad_client import Client, GroupId, Snapshot, Watch, WatchBatch, WatchRows
-from metad_client.watch.position import ALL, NOBODY, Position, bits_of, is_among
+from metad_client.watch.position import ALL, NOBODY, Position, among, bits_of
 from metad_client.watch.streams import CREDIT_BYTES_MIN
 from metad_client.watch.token import from_text, packed_slots, to_text
 from metad_client.watch.token import read as read_token
@@ -31,7 +32,10 @@ _ROWS: Final = 16_384
 PROGRESS_S: Final = 0.1
 FEW_BYTES: Final = CREDIT_BYTES_MIN
 """A watch that is only to say that something has happened holds so much of it."""
-_KINDS: Final = {int(kind): kind.name.lower() for kind in ChangeKind}
+_KINDS: Final = pa.array([SNAPSHOT, *(kind.name.lower() for kind in ChangeKind)])
+"""By number: those of changes count from 1. A kind that this version does not know is the last one, ``written``."""
+_Taken = tuple[list[bytes], list[bytes | None], list[int], list[int], list[int]]
+"""Of one kind of row: keys, values, kinds, revisions and times, a place in each for every change."""
 
 
 def watch_of(
@@ -135,9 +139,13 @@ def read(settings: Settings, shape: Shape, piece: Piece, schema: pa.Schema) -> I
     Raises ClusterError, LostChangesError."""
 
     async def taken() -> AsyncGenerator[pa.Table]:
-        begin, end = piece.begin, piece.end
-        async with opened(settings) as client, watch_of(client, settings, shape, token=begin, until=end) as watch:
-            collector = _Collector(shape, schema, bits_of(piece.slots) if piece.slots else ALL)
+        collector = _Collector(shape, schema, bits_of(piece.slots) if piece.slots else ALL)
+        async with (
+            opened(settings) as client,
+            watch_of(
+                client, settings, shape, token=piece.begin, until=piece.end, keys_only=collector.keys_only
+            ) as watch,
+        ):
             async for batch in watch:
                 check(batch, settings)
                 collector.add(batch)
@@ -256,24 +264,26 @@ class _Collector:
 
     def _begin(self) -> None:
         self.count = 0
-        self._rows: dict[int, tuple[list[bytes], list[bytes | None], list[str], list[int], list[int]]] = {
-            number: ([], [], [], [], []) for number in self._columns
-        }
+        self._rows: dict[int, _Taken] = {number: ([], [], [], [], []) for number in self._columns}
+
+    @property
+    def keys_only(self) -> bool:
+        """Whether no value is wanted."""
+        return not any(columns.names for _, columns in self._columns.values())
 
     def add(self, batch: WatchBatch) -> None:
         """What a batch has."""
-        every = self._slots == ALL
         for entry, changes in batch.entries:
-            for change in changes:
-                found = self._rows.get(change.row)
-                if found is not None and (every or is_among(self._slots, change.row, change.key)):
-                    keys, values, kinds, revisions, times = found
-                    keys.append(change.key)
-                    values.append(change.value)
-                    kinds.append(_KINDS.get(change.kind, "written"))
-                    revisions.append(entry.revision)
-                    times.append(entry.time_ms)
-                    self.count += 1
+            if self._slots != ALL:
+                changes = among(self._slots, changes)
+            for number, (keys, values, kinds, revisions, times) in self._rows.items():
+                mine = [change for change in changes if change.row == number]
+                keys += [change.key for change in mine]
+                values += [change.value for change in mine]
+                kinds += [change.kind for change in mine]
+                revisions += [entry.revision] * len(mine)
+                times += [entry.time_ms] * len(mine)
+                self.count += len(mine)
 
     def add_rows(self, rows: WatchRows, changed: Collection[tuple[int, bytes]], revision: int) -> None:
         """Rows as they are, but for those that have changed."""
@@ -289,7 +299,7 @@ class _Collector:
         ]
         keys += [key for key, _ in kept]
         values += [value for _, value in kept]
-        kinds += [SNAPSHOT] * len(kept)
+        kinds += [0] * len(kept)
         revisions += [revision] * len(kept)
         times += [0] * len(kept)
         self.count += len(kept)
@@ -298,30 +308,21 @@ class _Collector:
         """What has come since this was asked last."""
         rows = self._rows
         self._begin()
-        for number, (keys, values, kinds, revisions, times) in rows.items():
-            if keys:
-                row, columns = self._columns[number]
-                yield self._table(row, columns, keys, values, kinds, revisions, times)
+        for number, taken in rows.items():
+            if taken[0]:
+                yield self._table(*self._columns[number], taken)
 
-    def _table(
-        self,
-        row: Row,
-        columns: RowColumns,
-        keys: list[bytes],
-        values: list[bytes | None],
-        kinds: list[str],
-        revisions: list[int],
-        times: list[int],
-    ) -> pa.Table:
+    def _table(self, row: Row, columns: RowColumns, taken: _Taken) -> pa.Table:
+        keys, values, kinds, revisions, times = taken
         table = row_table(self._shape, columns, keys, values, slots=SLOT in self._schema.names and self._shape.slotted)
         said: dict[str, object] = {name: table[name] for name in table.column_names}
         said |= key_columns(self._shape, table[KEY].combine_chunks(), self._schema)
-        said[CHANGE] = pa.array(kinds, pa.string())
-        said[ROW] = pa.array([row.name] * len(keys), pa.string())
+        said[CHANGE] = _KINDS.take(pc.min_element_wise(pa.array(kinds, pa.int64()), len(_KINDS) - 1))
+        said[ROW] = pa.repeat(row.name, len(keys))
         said[TIME_MS] = pa.array(times, pa.int64())
         if CHANGE_TIME in self._schema.names:
-            times_us = [time_ms * 1_000 if time_ms else None for time_ms in times]
-            said[CHANGE_TIME] = pa.array(times_us, pa.timestamp("us", "UTC"))
+            times_us = pc.multiply(pc.if_else(pc.equal(said[TIME_MS], 0), None, said[TIME_MS]), 1_000)
+            said[CHANGE_TIME] = times_us.cast(pa.timestamp("us", "UTC"))
         said[REVISION] = pa.array(revisions, pa.int64())
         return pa.table(
             {

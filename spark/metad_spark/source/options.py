@@ -17,6 +17,7 @@ from .shapes import Shape, shape_of
 
 _SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname"})
 """Options that Spark gives to every source or sink."""
+_STATED: Final = "option."
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,9 +106,16 @@ _BY_NAME: Final = {
 }
 
 
+def stated(given: Mapping[str, str]) -> dict[str, str]:
+    """The ``OPTIONS`` of a ``CREATE TABLE``, of what Spark tells then: it has each of them also with a prefix, among
+    properties of the table. Empty if a program has set options for one DataFrame."""
+    return {name[len(_STATED) :]: text for name, text in given.items() if name.lower().startswith(_STATED)}
+
+
 def settings_of(given: Mapping[str, str], *, table_needed: bool = True) -> Settings:
     """The options as Spark has them: in whatever case, with or without ``_``. Raises OptionError."""
     found: dict[str, object] = {}
+    given = stated(given) or given
     for name, text in given.items():
         plain = name.lower().replace("_", "")
         if plain in _SPARKS_OWN:

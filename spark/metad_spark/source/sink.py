@@ -6,7 +6,8 @@ groups, although slots may have moved: the slots of the first attempt are kept i
 A group that has lost them refuses a request that it has not done, and then it is sent on to those that have them, whose
 slots are kept as well: they may have done it, and lost them since.
 
-Records of a DataFrame become the items of writes.
+Records of a DataFrame become the items of writes. Sessions are imported, as ``metadctl import`` does it: each comes as
+one whose client is away, by a life of a broker that belongs to the query's partition.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from metad_client import Client, ClusterMap, ConflictError, GroupId, Message, NotFoundError, StaleRouteError
+from metad_client import Client, ClusterMap, ConflictError, GroupId, Message, NotFoundError, Session, StaleRouteError
+from metad_client.cli.transfer.kinds import Job, SessionLine, kinds
 from metad_client.once import write_once
 from metad_wire import messages as m
 from metad_wire.cluster import unpack_slots
@@ -37,6 +39,7 @@ from metad_wire.faults import fault
 from metad_wire.key import SLOT_MASK
 from metad_wire.method import Method, encode
 from metad_wire.methods import KV_DELETE, KV_PUT
+from metad_wire.program.documents import read_document
 from metad_wire.tables.offset import OFFSET_COMMIT, OFFSET_DELETE
 from metad_wire.tables.retained import (
     RETAINED_DELETE,
@@ -53,6 +56,7 @@ from metad_wire.tables.sequence import (
     SequenceAddItem,
     SequenceKey,
 )
+from metad_wire.tables.session import SESSION
 
 from .errors import OptionError, SinkError
 from .groups import MAP_RETRY_S, map_of, opened
@@ -111,7 +115,8 @@ def writes_of(table: str, of_program: bytes = b"") -> Writes:
         return found
     declared = declared_table(of_program) if of_program else FAMILIES.get(table)
     if declared is None:
-        raise OptionError(f"table: {table!r} cannot be written; there is {', '.join(sorted([*_WRITES, *FAMILIES]))}")
+        written = ", ".join(sorted([*_WRITES, *FAMILIES, SESSION.name]))
+        raise OptionError(f"table: {table!r} cannot be written; there is {written}")
     methods, number, known = declared.plain, declared.number, len(declared.record.__struct_fields__)
     return Writes(
         Write(methods.put, declared.record, lambda items: methods.put.body(number, known, items), m.TablePutItem),
@@ -121,12 +126,12 @@ def writes_of(table: str, of_program: bytes = b"") -> Writes:
 
 def check_columns(table: str, names: Iterable[str], declared: bytes = b"") -> None:
     """Raises OptionError if records with these columns cannot be written."""
-    put = writes_of(table, declared).put.item
-    fields = msgspec.structs.fields(put)
-    known = [field.name for field in fields]
+    comes = table == SESSION.name
+    fields = msgspec.structs.fields(SessionLine if comes else writes_of(table, declared).put.item)
+    known = [field.name for field in fields] + ([] if comes else [CHANGE])
     given = set(names)
-    for name in sorted(given - {*known, CHANGE}):
-        raise OptionError(f"columns: a write to {table} has no {name!r}; it has {', '.join(known)}, {CHANGE}")
+    for name in sorted(given - {*known}):
+        raise OptionError(f"columns: a write to {table} has no {name!r}; it has {', '.join(known)}")
     for field in fields:
         if field.required and field.name not in given:
             raise OptionError(f"columns: a write to {table} needs {field.name!r}")
@@ -177,6 +182,10 @@ _PUT: Final = "put"
 _DELETE: Final = "delete"
 _AGE_MS: Final = 60_000
 """Clocks of two executors differ by less."""
+_BROKERS: Final = f"{NAMESPACE}-"
+"""The names of the brokers that bring sessions begin so."""
+_ENDS_MS: Final = 5_000
+"""Ends of a session that differ by less are the same: they are told in whole seconds, and counted from the write."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -187,6 +196,8 @@ class Plan(msgspec.Struct, frozen=True):
     slots: dict[str, bytes]
     version: int | None = None
     """Of the map that says so; None: an older metad made the plan."""
+    done: bool = False
+    """Of sessions: all of the batch is written, so a repeated one has nothing to do."""
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -199,6 +210,8 @@ class Part(msgspec.Struct, frozen=True):
 
 async def write(client: Client, settings: Settings, part: Part, records: Sequence[dict[str, object]]) -> int:
     """Write records. Returns how many. Raises SinkError, MetadError."""
+    if settings.table == SESSION.name:
+        return await _import(client, settings, part, records)
     put, deleted = items_of(settings.table, records, settings.declared)
     if not put and not deleted:
         return 0
@@ -242,6 +255,63 @@ async def _plan(
         except ConflictError:
             continue  # another attempt of the same task
         return made, 0
+
+
+async def _import(client: Client, settings: Settings, part: Part, records: Sequence[dict[str, object]]) -> int:
+    """Bring sessions in. Returns how many of them the cluster has now: those that were over are not counted. A life of
+    a broker brings them, which ends that of an earlier attempt, so no two attempts write at once."""
+    lines = [_session_line(record) for record in records]
+    if not lines:
+        return 0
+    plan, age_ms = await _plan(client, settings, part, "", partial(map_of, client, settings))
+    if plan.done:
+        return len(lines)
+    name = sha256(f"{part.query}\0{part.partition}".encode()).hexdigest()[:16]
+    job = Job(client, _BROKERS + name, int(time.time() * 1000), discard_wills=False, family=_BROKERS)
+    count = 0
+    try:
+        await job.life()
+        for begin in range(0, len(lines), ITEMS_MAX):
+            count += await _import_some(job, lines[begin : begin + ITEMS_MAX], repeated=age_ms > 0)
+        done = msgspec.msgpack.encode(msgspec.structs.replace(plan, done=True))
+        await client.kv.put(NAMESPACE, f"{part.query}/{part.partition}", done)
+    finally:
+        await job.close()
+    return count
+
+
+def _session_line(record: dict[str, object]) -> SessionLine:
+    try:
+        return read_document(record, SessionLine)
+    except ValueError as error:
+        raise SinkError(f"{SESSION.name}: a record {record!r}: {error}") from None
+
+
+async def _import_some(job: Job, lines: Sequence[SessionLine], *, repeated: bool) -> int:
+    """Write those that the cluster does not have. A session of another broker that differs is refused; where an earlier
+    attempt may have brought it, its client has come back since, and it stays as it is."""
+    kind = kinds(())[SESSION.name]
+    lines = [line for line in lines if not kind.over(job, line)]
+    todo: list[tuple[SessionLine, None]] = []
+    for line, old in zip(lines, await kind.found(job, list(lines)), strict=True):
+        own = old is not None and job.is_own(old.broker)  # an earlier attempt, batch or job brought it
+        if old is None or (own and not (kind.same(line, old) and _ends_alike(line, old))):
+            todo.append((line, None))
+        elif not repeated and not kind.same(line, old):
+            raise SinkError(_refused(line, f"the cluster has one that differs, of broker {old.broker}: delete one"))
+    for at, why in (await kind.write(job, todo) if todo else {}).items():
+        raise SinkError(_refused(todo[at][0], f"{type(why).__name__}: {why}"))
+    return len(lines)
+
+
+def _refused(line: SessionLine, why: str) -> str:
+    return f"{SESSION.name}: client {line.client_id!r} of tenant {line.tenant!r}: {why}"
+
+
+def _ends_alike(line: SessionLine, old: Session) -> bool:
+    """Whether a session that an import brought ends when it is to. One that an attempt left behind half done has its
+    whole interval."""
+    return line.connected or abs(line.expires_ms - old.expires_ms) <= _ENDS_MS
 
 
 class _Sent:

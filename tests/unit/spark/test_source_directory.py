@@ -194,6 +194,12 @@ def test_options_are_known_in_any_case_and_others_refused() -> None:
     assert settings_of({"path": "file:///x", "table": "kv"}).directory == Path("/x")
 
 
+def test_a_table_of_a_catalog_has_the_options_that_were_stated() -> None:
+    of_spark = {"provider": "metad", "owner": "root", "path": "file:/warehouse/kv", "source": "metad://a:1"}
+    settings = settings_of({**of_spark, "option.source": "metad://a:1", "table": "kv", "option.table": "kv"})
+    assert (settings.source, settings.table) == ("metad://a:1", "kv")
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [

@@ -66,14 +66,19 @@ def test_a_record_that_makes_no_sense_is_named(record: dict[str, Any], line: str
 def test_tables_and_columns_that_cannot_be_written_are_refused() -> None:
     with pytest.raises(
         OptionError,
-        match="table: 'session' cannot be written; there is acl, auto_subscription, binding",
+        match="table: 'subscription' cannot be written; there is acl, auto_subscription, binding",
     ):
-        writes_of("session")
+        writes_of("subscription")
     with pytest.raises(OptionError, match="columns: a write to kv needs 'key'"):
         check_columns("kv", ["namespace", "value"])
     with pytest.raises(OptionError, match="columns: a write to kv has no 'version'"):
         check_columns("kv", ["namespace", "key", "value", "version"])
     check_columns("kv", ["namespace", "key", "value", "change"])
+    check_columns("session", ["tenant", "client_id", "expiry_interval_s", "payload", "will", "expires_ms"])
+    with pytest.raises(OptionError, match="columns: a write to session has no 'change'; it has tenant, client_id, "):
+        check_columns("session", ["tenant", "client_id", "change"])
+    with pytest.raises(OptionError, match="columns: a write to session needs 'client_id'"):
+        check_columns("session", ["tenant"])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +87,7 @@ def test_tables_and_columns_that_cannot_be_written_are_refused() -> None:
         ({"path": "/x"}, False, "source: /x is a directory"),
         ({}, True, 'mode: only "append"'),
         ({"batch": "3"}, False, "batch: it needs the option query"),
-        ({"table": "session"}, False, "table: 'session' cannot be written"),
+        ({"table": "inflight"}, False, "table: 'inflight' cannot be written"),
     ],
 )
 def test_a_writer_that_makes_no_sense_is_refused(options: dict[str, str], overwrite: bool, line: str) -> None:

@@ -47,10 +47,11 @@ _PARTITION = next(field.type for field in msgspec.structs.fields(m.OffsetKey) if
 class Job:
     """What the kinds share."""
 
-    def __init__(self, m: Client, name: str, exported_ms: int, *, discard_wills: bool) -> None:
+    def __init__(self, m: Client, name: str, exported_ms: int, *, discard_wills: bool, family: str = "") -> None:
         self.m = m
         self.name = name
         """Of the broker that takes sessions over."""
+        self._family = family or name
         self.exported_ms = exported_ms
         """Deadlines count from here, by the clock of who exported."""
         self.discard_wills = discard_wills
@@ -65,6 +66,10 @@ class Job:
             if self._life is None:
                 self._life = await self.m.brokers.register(self.name)
             return self._life
+
+    def is_own(self, broker: str) -> bool:
+        """Whether a broker is this one, or that of an earlier job of its family: such brokers serve no clients."""
+        return broker.startswith(self._family)
 
     async def close(self) -> None:
         """The sessions stay; the broker is gone."""
@@ -271,7 +276,7 @@ async def _session_write(job: Job, lines: list[tuple[SessionLine, m.Session | No
     positions = [at for at in range(len(lines)) if at not in errors]
     for at in positions:
         index = result.previous_index[at]
-        if index >= 0 and result.owners[index].broker != job.name:
+        if index >= 0 and not job.is_own(result.owners[index].broker):
             errors[at] = ConflictError("its client has connected in between: it connects again, with these properties")
     left = [_left(job, lines[at][0]) for at in positions]
     gone = (await sessions.disconnect_many(life.broker, life.epoch, left)).errors
