@@ -51,7 +51,7 @@ class Job:
         self.m = m
         self.name = name
         """Of the broker that takes sessions over."""
-        self._family = family or name
+        self._family = family
         self.exported_ms = exported_ms
         """Deadlines count from here, by the clock of who exported."""
         self.discard_wills = discard_wills
@@ -69,7 +69,7 @@ class Job:
 
     def is_own(self, broker: str) -> bool:
         """Whether a broker is this one, or that of an earlier job of its family: such brokers serve no clients."""
-        return broker.startswith(self._family)
+        return broker == self.name or bool(self._family and broker.startswith(self._family))
 
     async def close(self) -> None:
         """The sessions stay; the broker is gone."""
