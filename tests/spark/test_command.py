@@ -106,7 +106,7 @@ def test_a_blind_storm_is_drawn_made_and_held_against_its_prediction(
         *("t50_pct_median", "t999_pct_p90", "attempts_pct_p90", "earlier"),
     }
     (storm,) = told["storms"]
-    assert storm.keys() == {"settings", "inside", "metrics", "class_right"}
+    assert storm.keys() == {"settings", "inside", "refused", "recovered", "metrics", "class_right"}
     assert storm["inside"] is False, "so small a storm was never checked"
     (settings,) = run_validate.drawn(1, int(told["frozen"]["seed"]), 0.01)
     assert storm["settings"] == settings
