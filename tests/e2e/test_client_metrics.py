@@ -57,7 +57,8 @@ async def test_the_counters_say_what_has_happened(tmp_path: Path) -> None:
                     assert value("requests_total", verb="kv.put", outcome="deadline_exceeded") == 2
                     assert value("requests_total", verb="kv.put", outcome="ok") == 2
                     assert (value("retries_total", verb="kv.put", reason="connection_lost") or 0) >= 1
-                    assert value("request_duration_seconds_bucket", verb="kv.put", le="0.25") == 1
+                    quick = value("request_duration_seconds_bucket", verb="kv.put", le="0.25")
+                    assert quick in (1, 2), "those that gave up after 0.3 s are not among them; the last may be"
                     assert value("disconnects_total") == value("reconnects_total") == 1
                     await until(lambda: value("watch_resumes_total"), "the watch goes on")
                     await until(lambda: value("state", state="connected"), "the client")
