@@ -29,7 +29,7 @@ from .pipeline.slices import summed as by_spark
 from .requests import slices
 from .requests.costs import Costs
 from .scenario import Scenario
-from .tables.queries import middle, slice_rows, weights
+from .tables.queries import middle, slice_rows
 from .tables.run import REQUESTS, Question, Run, storm_of, version
 from .tables.store import Store
 from .validation import differences, headline, last_verdict
@@ -89,12 +89,10 @@ def answer(
     store: Store | None = None,
 ) -> Answer:
     """A storm for each seed. What ``store`` has is not simulated again. Raises ScenarioError and SparkFailed."""
-    parts, of = slices.sampled(scenario, sample, seeds[0]), len(slices.slices_of(scenario))
+    parts, _, asked = _asked(scenario, costs, seeds, sample)
     choice = _choice(len(parts) * len(seeds), sum(part.clients for part in parts) * len(seeds), where)
     master, connect = where.master, where.connect
-    if store is not None and all(
-        store.has(_question(scenario, costs, seed, seeds[0], len(parts), of).run) for seed in seeds
-    ):
+    if store is not None and all(store.has(question.run) for question in asked):
         choice, master, connect = Choice(runner="local", why=HAS_IT), None, False
     with open_context(master=master, connect=connect, choice=choice) as context:
         return answer_in(context, scenario, costs, seeds, sample=sample, store=store)
@@ -110,8 +108,7 @@ def answer_in(
     store: Store | None = None,
 ) -> Answer:
     """As :func:`answer`, by a runner that is at work."""
-    parts, of = slices.sampled(scenario, sample, seeds[0]), len(slices.slices_of(scenario))
-    asked = [_question(scenario, costs, seed, seeds[0], len(parts), of) for seed in seeds]
+    parts, of, asked = _asked(scenario, costs, seeds, sample)
     if store is not None and all(store.has(question.run) for question in asked):
         runs = [store.read(question.run) for question in asked]
         found = [estimate(store, run) for run in runs]
@@ -146,6 +143,14 @@ def validity(scenario: Scenario, rejected: int) -> tuple[str, list[str]]:
     return headline(verdict, REQUESTS, differs), differs
 
 
+def _asked(
+    scenario: Scenario, costs: Costs, seeds: Sequence[int], sample: int | None
+) -> tuple[list[slices.Slice], int, list[Question]]:
+    """The slices to simulate, how many there are, and the question of each seed."""
+    parts, of = slices.sampled(scenario, sample, seeds[0]), len(slices.slices_of(scenario))
+    return parts, of, [_question(scenario, costs, seed, seeds[0], len(parts), of) for seed in seeds]
+
+
 def _question(scenario: Scenario, costs: Costs, seed: int, first: int, sampled: int, of: int) -> Question:
     return Question(
         scenario=scenario,
@@ -176,7 +181,7 @@ def _run(question: Question, found: slices.Estimate, collapses: bool, scale: flo
 def _collapses(scenario: Scenario, sums: slices.Sums, curve: Sequence[dict[str, Any]], seed: int) -> bool:
     by_s = np.zeros((2, int(np.ceil(scenario.horizon_s)) + 1))
     clients = {number: count for (of, number), count in sums.clients.items() if of == seed}
-    weight = weights(scenario, clients)
+    weight = slices.weights(scenario, clients)
     for row in curve:
         if row["seed"] == seed:
             by_s[:, row["second"]] += weight[row["slice"]] * np.array([row["restored"], row["attempts"]])

@@ -167,7 +167,8 @@ def _without_memtables(rows: Sequence[Row]) -> list[Row]:
 def _unused(rows: Sequence[Row], cores: int, idle_cores: float) -> tuple[float, float]:
     """Cores that nobody used in the storms in which each node led something, and how many more for each node that led
     nothing. Storms that did not end say neither: they last beyond their clients."""
-    ended = [row for row in rows if row.storm_s and row.run not in _waiting(rows)]
+    waiting = _waiting(rows)
+    ended = [row for row in rows if row.storm_s and row.run not in waiting]
     leaderless = Counter(row.run for row in ended if row.part == "node" and not row.items)
     everywhere = _unused_in([row for row in ended if row.run not in leaderless], cores, idle_cores)
     others = [row for row in ended if row.run in leaderless]

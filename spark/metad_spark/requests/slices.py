@@ -13,7 +13,7 @@ from __future__ import annotations
 import bisect
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -372,19 +372,27 @@ ESTIMATED: Final = ("t50_s", "t99_s", "t999_s", "attempts_per_client")
 _SHARES: Final = {"t50_s": 0.5, "t99_s": 0.99, "t999_s": 0.999}
 
 
-def estimated(sums: Sums, seed: int, scenario: Scenario) -> Estimate:
-    """The scenario's storm with this seed. A slice in which a leader changes is like no other; the slices that were
-    drawn stand for all others."""
-    parts, rare = slices_of(scenario), struck(scenario)
-    others = [part for part in parts if part.number not in rare]
-    keys = [key for key in sums.clients if key[0] == seed]
-    drawn = [key for key in keys if key[1] not in rare]
-    of, clients = len(others), sum(part.clients for part in others)
+def weights(scenario: Scenario, clients: Mapping[int, float]) -> dict[int, float]:
+    """Of slices that were simulated, by their numbers: one in which a leader changes stands for itself only, the others
+    for all that are like them. ``clients``: of each."""
+    rare = struck(scenario)
+    if not rare:
+        return dict.fromkeys(clients, 1.0)
+    whole = sum(part.clients for part in slices_of(scenario) if part.number not in rare)
+    drawn = sum(count for number, count in clients.items() if number not in rare)
+    return {number: drawn / whole if number in rare and drawn else 1.0 for number in clients}
 
-    def numbers(without: tuple[int, int] | None = None) -> dict[str, Any]:
-        given = sum(sums.clients[key] for key in drawn if key != without)
-        rarity = given / clients if given else 1.0
-        return _numbers(sums, {key: rarity if key[1] in rare else 1.0 for key in keys if key != without})
+
+def estimated(sums: Sums, seed: int, scenario: Scenario) -> Estimate:
+    """The scenario's storm with this seed (:func:`weights`)."""
+    rare = struck(scenario)
+    clients = {key[1]: sums.clients[key] for key in sums.clients if key[0] == seed}
+    drawn = [number for number in clients if number not in rare]
+    of = sum(part.number not in rare for part in slices_of(scenario))
+
+    def numbers(without: int | None = None) -> dict[str, Any]:
+        mine = weights(scenario, {number: count for number, count in clients.items() if number != without})
+        return _numbers(sums, {(seed, number): weight for number, weight in mine.items()})
 
     whole = numbers()
     scale = scenario.clients / whole["clients"]

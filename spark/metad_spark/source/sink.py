@@ -233,12 +233,17 @@ def write_here(settings: Settings, part: Part, records: Sequence[dict[str, objec
     return asyncio.run(written())
 
 
+def _key(part: Part, place: str = "") -> str:
+    """Of the plan of a part, or of a place in it."""
+    return f"{part.query}/{part.partition}{place}"
+
+
 async def _plan(
     client: Client, settings: Settings, part: Part, place: str, newest: Callable[[], Awaitable[ClusterMap]]
 ) -> tuple[Plan, int]:
     """The slots of the first attempt at a place in the batch, and for how long there may have been attempts: 0 if this
     is the first. ``newest``: the map by which that is made."""
-    key = f"{part.query}/{part.partition}{place}"
+    key = _key(part, place)
     while True:
         kept = await client.kv.get(NAMESPACE, key)
         plan = None if kept is None else msgspec.msgpack.decode(kept.value, type=Plan)
@@ -274,7 +279,7 @@ async def _import(client: Client, settings: Settings, part: Part, records: Seque
         for begin in range(0, len(lines), ITEMS_MAX):
             count += await _import_some(job, lines[begin : begin + ITEMS_MAX], repeated=age_ms > 0)
         done = msgspec.msgpack.encode(msgspec.structs.replace(plan, done=True))
-        await client.kv.put(NAMESPACE, f"{part.query}/{part.partition}", done)
+        await client.kv.put(NAMESPACE, _key(part), done)
     finally:
         await job.close()
     return count

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,7 @@ from msgspec.structs import replace
 from ..models.histogram import BINS
 from ..models.node_input import FINE_POINTS, FINE_US
 from ..models.results import Array, StormResult
-from ..requests.slices import SCHEMA, slices_of, struck
-from ..scenario import Scenario
+from ..requests.slices import SCHEMA, weights
 from .run import Run, finite
 from .store import Store
 
@@ -67,15 +66,6 @@ def slice_rows(store: Store, run: Run) -> pa.Table:
     """The rows of a run's slices (:data:`metad_spark.requests.slices.SCHEMA`). Raises TablesError."""
     rows = store.table(run.run, "slices")
     return rows.add_column(0, "run", pa.array([run.run] * rows.num_rows, pa.string())).select(SCHEMA.names).cast(SCHEMA)
-
-
-def weights(scenario: Scenario, clients: Mapping[int, float]) -> dict[int, float]:
-    """Of slices that were simulated, by their numbers: one in which a leader changes stands for itself only, the others
-    for all that are like them. ``clients``: of each."""
-    rare = struck(scenario)
-    whole = sum(part.clients for part in slices_of(scenario) if part.number not in rare)
-    drawn = sum(count for number, count in clients.items() if number not in rare)
-    return {number: drawn / whole if number in rare and drawn else 1.0 for number in clients}
 
 
 @dataclass(frozen=True, kw_only=True)
