@@ -141,7 +141,7 @@ def storms() -> list[StormRun]:
 
 def _turned_away(name: str, **given: Any) -> StormRun:
     """One whose nodes turn nearly all clients away at first. Those who then come back together, without jitter, are
-    turned away together again: it does not end in time."""
+    turned away together again: it does not end in time. With jitter they come back in many small calls."""
     return StormRun(name=name, seen=True, brokers=10, queue_ms=250, **given)
 
 
@@ -163,6 +163,8 @@ def _settings() -> list[StormRun]:
         StormRun(name="seen-twelve", seen=True, sessions=250_000, brokers=8, groups=12, linger_ms=5, seed=14),
         StormRun(name="seen-linger-2", seen=True, sessions=200_000, brokers=8, linger_ms=2, processes=1, seed=15),
         StormRun(name="seen-many", seen=True, sessions=120_000, brokers=20, nodes=5, groups=12, linger_ms=2, seed=16),
+        _turned_away("seen-small", sessions=100_000, policy="full-jitter", nodes=1, groups=1, linger_ms=5, seed=20),
+        _turned_away("seen-small-twelve", sessions=300_000, policy="full-jitter", groups=12, linger_ms=5, seed=21),
         _turned_away("seen-at-once", sessions=200_000, policy="none", linger_ms=5, seed=17),
         _turned_away("seen-waves", sessions=400_000, policy="exponential", limit_s=40, seed=18),
         _turned_away("seen-waves-of-one", sessions=300_000, policy="exponential", nodes=1, limit_s=40, seed=19),

@@ -22,6 +22,10 @@ class Retries(Observer):
     """The SDK's retries of takeovers: requests, and the clients in them, by the name of the reason."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from now on: the storm begins, and what stored its clients is not of it."""
         self.reasons: Counter[str] = Counter()
         self.clients: Counter[str] = Counter()
         self.requests = 0

@@ -173,6 +173,8 @@ class Wave:
     async def run(self, t0_ns: int) -> None:
         """From the trigger until all are back, or the limit is over."""
         self._t0_ns = t0_ns
+        for broker in self._brokers.values():
+            broker.retries.begin()
         # In no order: in that of the keys, requests that come together would look for neighbours in the store.
         returning = self._rng.permutation(np.flatnonzero(self._mine.returns))
         self._wheel.push(returning, self._begun_ns[returning] + self._rtt_ns[returning])

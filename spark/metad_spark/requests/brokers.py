@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -21,6 +22,9 @@ from .messages import NOBODY, Ints, Request
 from .node import Cluster, Node
 from .storm import Storm
 from .way import Way
+
+YIELD_CALLS: Final = 4
+"""Calls that a process of brokers begins in one turn of its loop."""
 
 
 class Lane:
@@ -142,8 +146,10 @@ class Broker:
                 self._crew.machine.at(due_s, self._resend, request, request.number)
                 return
         request.waits = False
-        self._crew.in_vain(clients, (after_ms, jitter_ms) if self.obeys and after_ms > 0 else None)
-        self._crew.ended(request.clients)
+        slot = (after_ms, jitter_ms) if self.obeys and after_ms > 0 else None
+        crew = self._crew
+        crew.process.add(lambda at: (crew.costs.vain_s, lambda end: crew.in_vain(crew.waiting(request), slot)))
+        crew.ended(request.clients)
 
     def _resend(self, request: Request, number: int) -> None:
         if request.waits and request.number == number:
@@ -192,6 +198,7 @@ class Crew:
         self._arrivals = Wheel(machine, storm.settings.linger_ms / 1e3, self._due)
         self._lanes: dict[int, Lane] = {}
         self._arriving = False
+        self._beginning = 0  # calls of what has arrived
         self._brokers = {n: Broker(self, n) for n in range(number, storm.settings.brokers, storm.settings.processes)}
         mine = np.flatnonzero((storm.brokers % storm.settings.processes == number) & storm.returns)
         if ready_s := begins_anew_s(storm, costs):
@@ -217,16 +224,26 @@ class Crew:
         self._arrivals.push(clients, due_s)
 
     def _due(self) -> None:
-        """A tick has come: what is due by the time that the loop gets there arrives together."""
+        """A tick has come: what is due by the time that the loop gets there, and has begun what came before, arrives
+        together."""
         if not self._arriving:
             self._arriving = True
             self.process.add(lambda now: (0.0, self._arrive))
 
     def _arrive(self, now: float) -> None:
-        self._arriving = False
         found = self._arrivals.take(now)
-        if not found:
-            return
+        if found:
+            self._divide(found, now)
+        if not self._beginning:
+            self._begun(now)
+
+    def _begun(self, now: float) -> None:
+        """All that arrived is with its brokers."""
+        self._arriving = False
+        if self._arrivals.is_due(now):
+            self._due()
+
+    def _divide(self, found: list[Ints], now: float) -> None:
         where = np.concatenate(found)
         if self.way is not None:
             where = self.way.arrived(where, now)
@@ -241,25 +258,30 @@ class Crew:
                 self._fill(lane)
                 continue
             for at in range(0, len(part), batch):
-                self._begin(broker, part[at : at + batch])
+                self._beginning += 1
+                self._begin(broker, part[at : at + batch], first=True)
 
-    def _begin(self, broker: Broker, clients: Ints, came_s: float | None = None) -> None:
+    def _begin(self, broker: Broker, clients: Ints, came_s: float | None = None, *, first: bool = False) -> None:
+        """Begin a call once the loop gets there. ``first``: of those that arrived together, which others wait for."""
         if broker.ready_s > self.machine.now:
             self.machine.at(broker.ready_s, self._begin, broker, clients, came_s)
+            self._beginning -= first
             return
         cost_s = self.costs.call_s + self.costs.attempt_s * len(clients)
-        if self.way is None:
-            self.process.add_to_begin(lambda now: (cost_s, lambda end: broker.call(clients, came_s)))
-            return
-        way, noted = self.way, self.way.given_up
+        way = self.way
+        noted = 0 if way is None else way.given_up
 
         def call(now: float) -> None:
-            if len(left := way.still(clients, noted)):
+            left = clients if way is None else way.still(clients, noted)
+            if len(left):
                 broker.call(left, came_s)
             else:
                 self.ended(clients)
+            self._beginning -= first
+            if first and not self._beginning:
+                self._begun(now)
 
-        self.process.add_to_begin(lambda now: (cost_s, call))
+        self.process.add_to_begin(lambda now: (cost_s, call), 1 / YIELD_CALLS)
 
     # --- calls in flight ---
 

@@ -129,10 +129,14 @@ class Wheel:
             else:
                 kept.append((part, of_part))
 
+    def is_due(self, now: float) -> bool:
+        """Whether some are due by now."""
+        return bool(self._ticks) and self._ticks[0] * self._tick_s <= now + 1e-9
+
     def take(self, now: float) -> list[Ints]:
         """Remove those that are due by now."""
         found: list[Ints] = []
-        while self._ticks and self._ticks[0] * self._tick_s <= now + 1e-9:
+        while self.is_due(now):
             found += self._spokes.pop(heapq.heappop(self._ticks))
         return found
 

@@ -11,24 +11,35 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 Job: TypeAlias = Callable[[float], tuple[float, Callable[[float], None] | None]]
 """Called when it begins, with the time; returns its cost in seconds of a core, and what to call when it ends."""
 
 
-class Process:
-    """One loop, with two lines of jobs: what it has begun, and what a crowd wants it to begin. In each turn of the loop
-    it does all that waits in the first line, and one job of the other. ``used_s``: the CPU time of its jobs so far."""
+_NONE_UNUSED: Final = 2.75
+"""Processes that want a core, in times of the cores, with which none is unused. With as many less as there are cores,
+all are that are unused at times."""
 
-    __slots__ = ("alive", "busy", "ended", "jobs", "left", "machine", "used_s", "waiting")
+
+class Process:
+    """One loop, with three lines of jobs: what it has begun, what a crowd wants it to begin, and what of that is heavy.
+    In each turn of the loop it does as many of the second as are worth a turn, one heavy one, and all that waits in the
+    first. ``used_s``: the CPU time of its jobs so far."""
+
+    __slots__ = (
+        *("alive", "busy", "ended", "heavy", "heavy_left", "jobs", "left", "machine", "room", "used_s", "waiting"),
+    )
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.jobs: deque[Job] = deque()
-        self.waiting: deque[Job] = deque()
-        """Those of the other line (:meth:`add_to_begin`)."""
-        self.left = 0  # jobs of the first line that are done before the next of the other
+        self.waiting: deque[tuple[Job, float]] = deque()
+        """Those of the second line (:meth:`add_to_begin`), and what part of a turn each is worth."""
+        self.heavy: deque[Job] = deque()
+        self.room = 1.0  # for jobs of the second line, in this turn
+        self.heavy_left = True  # no heavy one was done in it
+        self.left = 0  # jobs of the first line that are done before the next turn
         self.busy = False
         self.alive = True
         self.ended: Callable[[float], None] | None = None
@@ -48,18 +59,34 @@ class Process:
             if not self.busy:
                 self.machine.next_of(self)
 
-    def add_to_begin(self, job: Job) -> None:
+    def add_to_begin(self, job: Job, worth: float = 1.0) -> None:
+        """Do this after all others of its line. ``worth``: the part of a turn of the loop that it takes, of those that
+        are begun in one."""
+        if self.alive:
+            self.waiting.append((job, worth))
+            if not self.busy:
+                self.machine.next_of(self)
+
+    def add_heavy(self, job: Job) -> None:
         """Do this after all others of its line, one in each turn of the loop."""
         if self.alive:
-            self.waiting.append(job)
+            self.heavy.append(job)
             if not self.busy:
                 self.machine.next_of(self)
 
     def take(self) -> Job | None:
         """The job whose turn it is."""
-        if self.waiting and not (self.left and self.jobs):
-            self.left = len(self.jobs)
-            return self.waiting.popleft()
+        if (self.waiting or self.heavy) and not (self.left and self.jobs):
+            if self.waiting and self.room > 0.0:
+                job, worth = self.waiting.popleft()
+                self.room -= worth
+                return job
+            if self.heavy and self.heavy_left:
+                self.heavy_left = False
+                return self.heavy.popleft()
+            self.room, self.heavy_left, self.left = 1.0, True, len(self.jobs)
+            if not self.jobs:
+                return self.take()
         self.left = max(0, self.left - 1)
         return self.jobs.popleft() if self.jobs else None
 
@@ -68,16 +95,19 @@ class Process:
         self.alive, self.ended = False, None
         self.jobs.clear()
         self.waiting.clear()
+        self.heavy.clear()
 
 
 class Machine:
     """The clock, in seconds, and the events of a run. ``cores``: those that its processes can have. ``beside``: other
-    programs that want a core all the time, and get their share."""
+    programs that want a core all the time, and get their share. ``unused``: cores that nobody uses although some wait
+    for one, because each waits for another; none where many times more want a core than there are."""
 
-    def __init__(self, cores: float, beside: float = 0.0) -> None:
+    def __init__(self, cores: float, beside: float = 0.0, unused: float = 0.0) -> None:
         self.now = 0.0
         self._beside = beside
         self._cores = cores
+        self._unused = unused
         self._virtual = 0.0
         self._busy = 0
         self._ends: list[tuple[float, int, Process]] = []
@@ -105,14 +135,18 @@ class Machine:
                 ended(self.now)
                 process.busy = False
 
+    def _speed(self, wanted: float) -> float:
+        lacking = min(max(0.0, _NONE_UNUSED - wanted / self._cores), 1.0)
+        return min(1.0, (self._cores - self._unused * lacking) / wanted)
+
     def run(self, until_s: float, done: Callable[[], bool]) -> None:
         """Let time pass until then, until nothing happens any more, or until ``done``."""
         events, ends, never = self._events, self._ends, float("inf")
         while (events or ends) and not done():
             speed, end_s = 1.0, never
             if ends:
-                if (wanted := self._busy + self._beside) > self._cores:
-                    speed = self._cores / wanted
+                if (wanted := self._busy + self._beside) > self._cores - self._unused:
+                    speed = self._speed(wanted)
                 end_s = self.now + (ends[0][0] - self._virtual) / speed
             if events and events[0][0] <= end_s:
                 time_s, _, call, arguments = events[0]

@@ -20,7 +20,7 @@ NODE: tuple[str, ...] = (
     *("follower_entry_s", "follower_item_s", "grown_item_s", "idle_cores"),
 )
 """The costs of nodes."""
-BROKER: tuple[str, ...] = ("call_s", "attempt_s", "back_s", "back_part_s", "grown_back_s")
+BROKER: tuple[str, ...] = ("call_s", "attempt_s", "vain_s", "back_s", "back_part_s", "grown_back_s")
 """The costs of a process of brokers."""
 _MEASURED = ("memtable_s", "sweep_row_s")  # by themselves: no run of a grid says them
 REPLICAS: Final = 3
@@ -94,6 +94,8 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Brokers: a call of the SDK, from its begin to its answer."""
     attempt_s: float = 0.0
     """Brokers: an item of a call."""
+    vain_s: float = 0.0
+    """Brokers: a call that is turned away, until each of its clients waits for its next attempt."""
     back_s: float = 0.0
     """Brokers: an item that is restored, and looked at."""
     back_part_s: float = 0.0

@@ -23,8 +23,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One process in one run. Of a node: requests and items that it did as a leader, what they restored, what it turned
     away, and the entries and items of others that it followed; ``grown_items``: those that it led, times how many
     sessions more than few it leads (:func:`.costs.growth`), ``memtable_items`` times the memtables that the storm had
-    filled before. Of a process of brokers: calls, attempts, clients that came back, their parts, and ``grown_items``:
-    the same for the clients that it has."""
+    filled before. Of a process of brokers: calls, attempts, clients that came back, their parts, ``grown_items``: the
+    same for the clients that it has, and ``refusals``: its calls that were turned away, by its part of their
+    clients."""
 
     run: str
     kind: str
@@ -214,6 +215,7 @@ def _of_storm(made: Mapping[str, Any]) -> list[Row]:
             part="brokers",
             cpu_s=crew["cpu_s"],
             calls=crew["calls"],
+            refusals=refusals * crew["refused"] / max(1, report["rejected"]),
             attempts=crew["attempts"],
             back=crew["restored"],
             parts=crew["restored"] * parts,

@@ -13,7 +13,7 @@ from metad_wire.policy.fair_queue import is_small, weight_of
 Ints = npt.NDArray[np.int64]
 NOBODY: Final[Ints] = np.empty(0, dtype=np.int64)
 """The clients of a request that is not a crowd's."""
-_ITEM_BYTES: Final = 25
+ITEM_BYTES: Final = 25
 """Of a takeover's item in a request: tenant, client and a few flags."""
 
 
@@ -58,9 +58,9 @@ class Request:
         self.clients = clients
         self.group = group
         self.items = len(clients) + background
-        self.small = is_small(self.items, _ITEM_BYTES * self.items)
-        self.weight = weight_of(self.items, _ITEM_BYTES * self.items)
-        self.long = not is_small(0, _ITEM_BYTES * self.items)  # to take it in is a heavy piece of work
+        self.small = is_small(self.items, ITEM_BYTES * self.items)
+        self.weight = weight_of(self.items, ITEM_BYTES * self.items)
+        self.long = not is_small(0, ITEM_BYTES * self.items)  # to take it in is a heavy piece of work
         self.parts = parts
         self.tenant = tenant
         self.deadline_s = deadline_s

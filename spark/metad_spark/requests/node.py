@@ -15,10 +15,11 @@ from metad_wire.policy import Admission, QueueRate
 from metad_wire.policy.fair_queue import SMALL_ITEMS, FairQueue, Precedence
 from metad_wire.policy.rates import FULL_ITEMS, ServiceRate
 from metad_wire.policy.returns import ReturnBudget, ReturnShare
+from metad_wire.transport.fair_share import TURN
 
 from .cores import Machine, Process
 from .costs import REPLICAS, Costs, growth, memtables
-from .messages import Entry, Request
+from .messages import ITEM_BYTES, Entry, Request
 from .storm import Handover
 
 ENTRY_ITEMS: Final = 1_000
@@ -26,8 +27,10 @@ ENTRY_ITEMS: Final = 1_000
 PIPELINE_ITEMS: Final = 1_500
 PIPELINE_ENTRIES: Final = 8
 """As the server's driver: entries on their way, and their items."""
+_ENTRY_WORTH: Final = 16
+"""Items that an entry counts for beside its own."""
 _AT_ONCE_ITEMS: Final = 128
-"""So many waiting items become an entry although an fsync is under way."""
+"""So many items that wait on a node become entries although an fsync is under way."""
 _COMPANY_S: Final = 0.001
 """How long few requests wait behind an entry on its way."""
 _COMPANY_ITEMS: Final = 256
@@ -37,13 +40,20 @@ _WAITED_S: Final = 0.05
 LOOK_UPS: Final = 1
 """In the store, for an item that is restored: the row that has all of it. A leader that did not lead when its sessions
 changed hands does not know their owners, which takes another."""
-RECEIVED: Final = 0.1
-"""The part of what a request and its items cost that falls due where they are received; the rest where they are applied
+RECEIVED: Final = 0.5
+RECEIVED_ITEMS: Final = 0.1
+"""The parts of what a request and its items cost that fall due where they are received; the rest where they are applied
 and answered."""
+_SLICE_BYTES: Final = 16 * 1024
+_SLICE_FRAMES: Final = 128
+_SLICE_S: Final = 0.0005
+"""What a slice of begun requests is worth at most: as in the server's connection."""
+_SMALL_BYTES: Final = 2 * 1024
+"""Shorter requests may take as many slices again of a turn."""
 _LOOK_FOR_SMALL: Final = 8
 """Sources that are asked for something small."""
-_DOWN_S: Final = 2.0
-"""From the death of a node until it serves again: the harness starts it after a second, which takes another."""
+_DOWN_S: Final = 1.0
+"""From the death of a node until the harness starts it again."""
 _SHARE_S: Final = 1.0
 """How often a busy node asks for its part of the budget of returns."""
 
@@ -130,7 +140,8 @@ class Cluster:
         self.budget = ReturnBudget()
         self._node = partial(Node, self, rng=rng, queue_s=queue_s, fsync=fsync)
         self.nodes = [self._node(number) for number in range(nodes)]
-        self.leaders = [self.nodes[group % nodes] for group in range(groups)]
+        # As when a cluster is formed: the first node leads metadata-0, the next one the offsets, and so on in turns.
+        self.leaders = [self.nodes[(group + 2) % nodes] for group in range(groups - 1)] + [self.nodes[1 % nodes]]
         self.kept: list[Callable[[float], None]] = []
         """Called when a group has another leader."""
         self.dead: list[Callable[[Node], None]] = []
@@ -227,11 +238,13 @@ class Node:
         self._machine = machine
         self._groups: dict[int, Group] = {}
         self._disk = Disk(self.process, cluster.costs, rng, syncs=fsync)
-        self._disk.after = self._turn
+        self._disk.after = self._turn_soon
         self._admission = Admission(items_max=0, wait_max_s=queue_s)
         self._precedence = Precedence(lambda: machine.now)
         self._long: deque[tuple[Request, int]] = deque()  # requests that have come, and are heavy to take in
         self._taking_in = False
+        self._waiting_items = 0  # of requests that came since the last turn
+        self._turns = False  # soon
         self._asked = False
         self._share = ReturnShare(
             f"n{number}", ServiceRate(), 0, lambda: len(cluster.nodes), lambda: machine.at(machine.now, self._ask)
@@ -257,6 +270,7 @@ class Node:
         """Serve after a death, and do this much work first."""
         self.process.alive = True
         self._precedence.small = 0
+        self._turns = False
         self._disk.start_again()
         self.process.add(lambda now: (catch_up_s, None))
 
@@ -275,11 +289,22 @@ class Node:
             return
         request.arrived_s = self._machine.now
         if not request.long or not self._groups:
-            self.process.add_to_begin(lambda now: self._begin(request, number, now))
+            worth = 1.0 if request.long else self._worth(request.items)
+            self.process.add_to_begin(lambda now: self._begin(request, number, now), worth)
             return
         self._long.append((request, number))
         if not self._taking_in:
             self._take_in()
+
+    def _worth(self, items: int) -> float:
+        """The part of a turn of the loop that it takes to begin a request: by bytes, by frames, or by time."""
+        size = ITEM_BYTES * items
+        cost_s = self._received_s(items)
+        slices = max(size / _SLICE_BYTES, 1 / _SLICE_FRAMES, cost_s / _SLICE_S)
+        return slices / (2 * TURN if size <= _SMALL_BYTES else TURN)
+
+    def _received_s(self, items: int) -> float:
+        return RECEIVED * self._costs.request_s + RECEIVED_ITEMS * self._costs.item_s * items
 
     def _take_in(self) -> None:
         """Begin the next long request, once the node has rested from the last heavy piece of work."""
@@ -302,7 +327,7 @@ class Node:
 
             return cost_s, ended
 
-        self.process.add_to_begin(begin)
+        self.process.add_heavy(begin)
 
     def _begin(self, request: Request, number: int, now: float) -> tuple[float, Callable[[float], None] | None]:
         group = self._groups.get(request.group)
@@ -325,10 +350,10 @@ class Node:
             self.refused_requests += 1
             self.refused_items += request.items
             after_ms, jitter_ms = answer
-            cost_s = costs.refusal_s + costs.refused_item_s * request.items
+            cost_s = RECEIVED * costs.request_s + costs.refusal_s + costs.refused_item_s * request.items
             return cost_s, lambda end: self._reply(request, number, end, refused=(after_ms, jitter_ms))
         clients = len(request.clients)
-        cost_s = RECEIVED * (costs.request_s + costs.item_s * clients) if clients else 0.0
+        cost_s = self._received_s(clients) if clients else 0.0
         return cost_s, lambda end: self._queue(group, request, end)
 
     def _waits_too_long(self, group: Group, request: Request, now: float) -> bool:
@@ -348,13 +373,22 @@ class Node:
         self._precedence.small += request.small
         if group.queue.items >= FULL_ITEMS:
             group.rate.full(now)
-        if group.queue.items >= _AT_ONCE_ITEMS or not self._disk.busy:
-            self._pump(group, now)
+        self._waiting_items += request.items
+        if self._waiting_items >= _AT_ONCE_ITEMS:
+            self._turn(now)
+        elif not self._disk.busy:
+            self._turn_soon(now)
+
+    def _turn_soon(self, now: float) -> None:
+        """The disk is idle: once the loop has done what waits, all groups may begin something."""
+        if not self._turns:
+            self._turns = True
+            self.process.add(lambda at: (0.0, self._turn))
 
     def _turn(self, now: float) -> None:
-        """The disk is idle: once the loop is as well, all groups may begin something."""
+        self._turns, self._waiting_items = False, 0
         for group in self._groups.values():
-            self._pump_next(group)
+            self._pump(group, now)
 
     def _pump_next(self, group: Group) -> None:
         self.process.add(lambda now: (0.0, lambda end: self._pump(group, end)))
@@ -393,7 +427,7 @@ class Node:
         entry = Entry(taken)
         self.entries += 1
         group.in_flight += 1
-        group.in_flight_items += entry.items
+        group.in_flight_items += _ENTRY_WORTH + entry.items
         self.process.add_first(lambda at: self._evaluate(group, entry, at))
         if queue:
             self._pump_next(group)
@@ -463,16 +497,17 @@ class Node:
 
         def apply(now: float) -> tuple[float, Callable[[float], None]]:
             group.in_flight -= 1
-            group.in_flight_items -= entry.items
+            group.in_flight_items -= _ENTRY_WORTH + entry.items
             self._precedence.small -= entry.small
-            return (1 - RECEIVED) * (answers * costs.request_s + entry.clients * costs.item_s), ended
+            cost_s = (1 - RECEIVED) * answers * costs.request_s
+            return cost_s + (1 - RECEIVED_ITEMS) * entry.clients * costs.item_s, ended
 
         def ended(end: float) -> None:
             self._share.answered(entry.items)
             self._cluster.done_items += entry.clients
             for request, number in entry.requests:
                 self._reply(request, number, end)
-            self._pump(group, end)
+            self._turn(end)
 
         self.process.add(apply)
 

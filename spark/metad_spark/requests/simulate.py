@@ -265,8 +265,8 @@ def play(storm: Storm, costs: Costs, seed: int = 0, look: Look | None = None) ->
     crews = settings.processes
     costs = costs.at_speed(storm.core_us)
     unused = costs.unused_cores + costs.unled_cores * max(0, storm.nodes - storm.data_groups)
-    cores = costs.cores - costs.idle_cores * storm.nodes - unused
-    machine = Machine(max(0.1 * costs.cores, cores), storm.beside)
+    cores = max(0.1 * costs.cores, costs.cores - costs.idle_cores * storm.nodes)
+    machine = Machine(cores, storm.beside, min(unused, cores / 2))
     rng = random.Random(seed)
     cluster = Cluster(
         machine,

@@ -19,7 +19,7 @@ from metad_perf.storm.population import Clients
 from metad_spark.errors import CalibrationError, ScenarioError
 from metad_spark.requests.cores import Job, Machine, Process
 from metad_spark.requests.costs import Costs, load_costs, to_toml
-from metad_spark.requests.messages import Entry, Request
+from metad_spark.requests.messages import ITEM_BYTES, NOBODY, Entry, Request
 from metad_spark.requests.node import Cluster, Node
 from metad_spark.requests.simulate import Outcome, quantiles, restored_by_s, simulate
 from metad_spark.requests.storm import TRIGGERS, Settings, Storm, storm_of
@@ -219,19 +219,43 @@ def test_the_servers_own_policies_decide(monkeypatch: pytest.MonkeyPatch) -> Non
     assert {"slot", "admission"} == set(asked)
 
 
-def test_in_each_turn_of_the_loop_one_of_a_crowds_requests_begins() -> None:
-    machine, ran = Machine(1.0), list[str]()
+@pytest.mark.parametrize(
+    ("worth", "ran"),
+    [
+        (1.0, "request 0, apply 0, apply 1, request 1, request 2"),
+        (0.4, "request 0, request 1, request 2, apply 0, apply 1"),
+        (0.6, "request 0, request 1, apply 0, apply 1, request 2"),
+    ],
+)
+def test_in_each_turn_of_the_loop_as_many_of_a_crowds_requests_begin_as_are_worth_it(worth: float, ran: str) -> None:
+    machine, done = Machine(1.0), list[str]()
     process = Process(machine)
 
     def job(name: str) -> Job:
-        return lambda now: (1.0, lambda end: ran.append(name))
+        return lambda now: (1.0, lambda end: done.append(name))
 
+    process.add(job("first"))
     for number in range(3):
-        process.add_to_begin(job(f"request {number}"))
+        process.add_to_begin(job(f"request {number}"), worth)
     process.add(job("apply 0"))
     process.add(job("apply 1"))
     machine.run(10.0, lambda: False)
-    assert ran == ["request 0", "request 1", "apply 0", "apply 1", "request 2"]
+    assert ", ".join(done) == f"first, {ran}"
+
+
+def test_a_node_begins_many_small_requests_in_a_turn_and_one_that_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the server's connections, and by its own numbers."""
+    begun: list[float] = []
+    monkeypatch.setattr(Process, "add_to_begin", lambda self, job, worth: begun.append(worth))
+    monkeypatch.setattr(Process, "add_heavy", lambda self, job: begun.append(1.0))
+    node = _cluster().nodes[0]
+    for items in (1, 80, 600, 700):
+        node.receive(Request(_Nobody(), NOBODY, 0, 1, b"t", 10.0, background=items), 0)
+    one, short, plain, long = begun
+    assert one == pytest.approx(1 / (4 * 128))
+    assert short == pytest.approx(80 * ITEM_BYTES / (4 * 16 * 1024))
+    assert plain == pytest.approx(600 * ITEM_BYTES / (2 * 16 * 1024))
+    assert long == 1.0
 
 
 class _Nobody:
@@ -276,12 +300,12 @@ def test_heavy_work_rests_while_something_small_is_in_progress(monkeypatch: pyte
 
 def test_a_killed_node_follows_again_once_it_has_what_it_lacks() -> None:
     cluster = _cluster(nodes=3)
-    machine, (leader, other, dead) = cluster.machine, cluster.nodes
+    machine, (other, leader, dead) = cluster.machine, cluster.nodes
     cluster.kill(2)
     for number in range(100):
         request = Request(_Nobody(), np.arange(100), 0, 0, b"t", 100.0)
-        machine.at(number / 100, leader.receive, request, 0)
-    machine.run(1.9, lambda: False)
+        machine.at(number / 200, leader.receive, request, 0)
+    machine.run(0.9, lambda: False)
     assert cluster.done_items == 10_000
     assert dead.process.used_s == 0.0
     machine.run(4.0, lambda: False)

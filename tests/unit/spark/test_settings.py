@@ -20,6 +20,7 @@ from metad.node.replicas import driver
 from metad.node.requests import admission as gate
 from metad.node.requests import scheduler
 from metad.node.requests.admission import ITEM_BYTES
+from metad.server import connection
 from metad_perf.storm import background as harness_background
 from metad_spark import sizing
 from metad_spark.band import unevenness
@@ -164,7 +165,13 @@ def test_the_model_of_requests_goes_by_the_numbers_of_the_server_and_of_the_harn
         driver._COMPANY_S,
         driver._COMPANY_ITEMS,
     )
-    assert node._AT_ONCE_ITEMS == scheduler._AT_ONCE_ITEMS
+    assert (node._AT_ONCE_ITEMS, node._ENTRY_WORTH) == (scheduler._AT_ONCE_ITEMS, driver.ENTRY_ITEMS)
+    assert (node._SLICE_BYTES, node._SLICE_FRAMES, node._SLICE_S, node._SMALL_BYTES) == (
+        connection._SLICE_BYTES,
+        connection._SLICE_FRAMES,
+        connection._SLICE_S,
+        connection._SMALL_BYTES,
+    )
     assert (node._WAITED_S, node._SHARE_S) == (gate.WAITED_S, controller.SHARE_S)
     assert (lost_sweep._PASS_ROWS, _declared("expiry.batch_sessions")) == (sweep.PASS_ROWS, sweep.BATCH)
     turns = sweeps
