@@ -22,11 +22,12 @@ from metad.node.requests import scheduler
 from metad.node.requests.admission import ITEM_BYTES
 from metad.server import connection
 from metad_perf.storm import background as harness_background
+from metad_perf.storm import wave
 from metad_spark import sizing
 from metad_spark.band import unevenness
 from metad_spark.calibration import Calibration, load_calibration
 from metad_spark.changes import changes, grid
-from metad_spark.requests import node
+from metad_spark.requests import brokers, node
 from metad_spark.requests import simulate as background
 from metad_spark.requests import simulate as sweep
 from metad_spark.requests.storm import Storm
@@ -177,6 +178,7 @@ def test_the_model_of_requests_goes_by_the_numbers_of_the_server_and_of_the_harn
     turns = sweeps
     assert (sweep.REST, sweep.LOOK_S, sweep.TURN_S) == (turns.REST, turns.LOOK_S, turns.TURN_S)
     assert sweep._REST_MIN_S == turns._REST_MIN_S
+    assert brokers.YIELD_CALLS == wave._YIELD_CALLS
     ours, theirs = background, harness_background
     assert (ours._TICK_S, ours._DEADLINE_S) == (theirs._TICK_S, theirs._DEADLINE_S)
 
