@@ -43,8 +43,8 @@ from .wording import seconds, short
 _MANY_REFUSED = 0.05
 """Of the clients: with more, storms that happened differed from their predictions by more than the headline says."""
 _DOUBT = (
-    "Many are turned away. How many is hard to say: storms that filled the nodes' queues took up to a fifth longer than"
-    " predicted, with up to a third more attempts."
+    "Many are turned away. How many is hard to say: such storms, where one node led all, took up to twice as long as"
+    " predicted, with up to two thirds more attempts, and one did not end."
 )
 KEYS = (
     *("clients", "restored", "t50_s", "t99_s", "t999_s", "p50_s", "p99_s", "p999_s"),
