@@ -59,7 +59,7 @@ class Process:
             if not self.busy:
                 self.machine.next_of(self)
 
-    def add_to_begin(self, job: Job, worth: float = 1.0) -> None:
+    def add_to_begin(self, job: Job, worth: float) -> None:
         """Do this after all others of its line. ``worth``: the part of a turn of the loop that it takes, of those that
         are begun in one."""
         if self.alive:

@@ -40,7 +40,7 @@ class Request:
 
     __slots__ = (
         *("arrived_s", "asker", "attempts", "clients", "deadline_s", "group", "identity", "items", "long", "noted"),
-        *("number", "parts", "sent_s", "small", "source", "target", "tenant", "waits", "weight"),
+        *("number", "parts", "sent_s", "size", "small", "source", "target", "tenant", "waits", "weight"),
     )
 
     def __init__(
@@ -58,9 +58,10 @@ class Request:
         self.clients = clients
         self.group = group
         self.items = len(clients) + background
-        self.small = is_small(self.items, ITEM_BYTES * self.items)
-        self.weight = weight_of(self.items, ITEM_BYTES * self.items)
-        self.long = not is_small(0, ITEM_BYTES * self.items)  # to take it in is a heavy piece of work
+        self.size = ITEM_BYTES * self.items
+        self.small = is_small(self.items, self.size)
+        self.weight = weight_of(self.items, self.size)
+        self.long = not is_small(0, self.size)  # to take it in is a heavy piece of work
         self.parts = parts
         self.tenant = tenant
         self.deadline_s = deadline_s

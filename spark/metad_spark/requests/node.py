@@ -19,7 +19,7 @@ from metad_wire.transport.fair_share import TURN
 
 from .cores import Machine, Process
 from .costs import REPLICAS, Costs, growth, memtables
-from .messages import ITEM_BYTES, Entry, Request
+from .messages import Entry, Request
 from .storm import Handover
 
 ENTRY_ITEMS: Final = 1_000
@@ -244,7 +244,7 @@ class Node:
         self._long: deque[tuple[Request, int]] = deque()  # requests that have come, and are heavy to take in
         self._taking_in = False
         self._waiting_items = 0  # of requests that came since the last turn
-        self._turns = False  # soon
+        self._turn_comes = False  # all groups are looked at soon
         self._asked = False
         self._share = ReturnShare(
             f"n{number}", ServiceRate(), 0, lambda: len(cluster.nodes), lambda: machine.at(machine.now, self._ask)
@@ -270,7 +270,7 @@ class Node:
         """Serve after a death, and do this much work first."""
         self.process.alive = True
         self._precedence.small = 0
-        self._turns = False
+        self._turn_comes = False
         self._disk.start_again()
         self.process.add(lambda now: (catch_up_s, None))
 
@@ -289,19 +289,17 @@ class Node:
             return
         request.arrived_s = self._machine.now
         if not request.long or not self._groups:
-            worth = 1.0 if request.long else self._worth(request.items)
+            worth = 1.0 if request.long else self._worth(request)
             self.process.add_to_begin(lambda now: self._begin(request, number, now), worth)
             return
         self._long.append((request, number))
         if not self._taking_in:
             self._take_in()
 
-    def _worth(self, items: int) -> float:
+    def _worth(self, request: Request) -> float:
         """The part of a turn of the loop that it takes to begin a request: by bytes, by frames, or by time."""
-        size = ITEM_BYTES * items
-        cost_s = self._received_s(items)
-        slices = max(size / _SLICE_BYTES, 1 / _SLICE_FRAMES, cost_s / _SLICE_S)
-        return slices / (2 * TURN if size <= _SMALL_BYTES else TURN)
+        slices = max(request.size / _SLICE_BYTES, 1 / _SLICE_FRAMES, self._received_s(request.items) / _SLICE_S)
+        return slices / (2 * TURN if request.size <= _SMALL_BYTES else TURN)
 
     def _received_s(self, items: int) -> float:
         return RECEIVED * self._costs.request_s + RECEIVED_ITEMS * self._costs.item_s * items
@@ -381,12 +379,12 @@ class Node:
 
     def _turn_soon(self, now: float) -> None:
         """The disk is idle: once the loop has done what waits, all groups may begin something."""
-        if not self._turns:
-            self._turns = True
+        if not self._turn_comes:
+            self._turn_comes = True
             self.process.add(lambda at: (0.0, self._turn))
 
     def _turn(self, now: float) -> None:
-        self._turns, self._waiting_items = False, 0
+        self._turn_comes, self._waiting_items = False, 0
         for group in self._groups.values():
             self._pump(group, now)
 
