@@ -164,6 +164,12 @@ def test_hold_reports_memory_restart_and_cost(tmp_path: Path) -> None:
     assert 0 < report["rss_mib"] <= report["rss_max_mib"]
     assert report["restart_s"] > 0
     assert report["restart_killed_s"] > 0
+    assert report["disk_mib"] > 1
+    for name in ("session.update", "session.takeover", "session.expire"):
+        assert report["server_cpu_us_per_item"]["5000"][name] > 0
+        assert report["cost_ratio_by_name"][name] > 0
+    assert report["list_ms"]["5000"].keys() == {"page", "prefix"}
+    assert report["list_ratio_by_name"].keys() == {"page", "prefix"}
 
 
 def test_cost_is_of_each_load_batch_stage_and_role(tmp_path: Path) -> None:

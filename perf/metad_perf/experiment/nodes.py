@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from ..target import open_client
 _SAMPLE_S = 0.02
 _QUIET_LOOK_S = 0.5
 _QUIET_SHARE = 0.05  # of one core, each node: below it, background work is done
-_QUIET_LOOKS_MAX = 120
+_QUIET_WAIT_S = 60.0
 
 
 class Nodes(NamedTuple):
@@ -69,13 +70,14 @@ def cpu_s(members: Sequence[Member]) -> dict[str, float]:
     return {member.name: member.cpu_s() for member in members}
 
 
-async def quiet(members: Sequence[Member], looks_max: int = _QUIET_LOOKS_MAX) -> None:
-    """Wait until the nodes use next to no CPU, for so many looks of half a second at most: a minute."""
-    for _ in range(looks_max):
-        before = sum(cpu_s(members).values())
+async def quiet(members: Sequence[Server], wait_s: float = _QUIET_WAIT_S) -> bool:
+    """Wait until the nodes use next to no CPU. False if they still do after so long."""
+    for _ in range(math.ceil(wait_s / _QUIET_LOOK_S)):
+        before = sum(member.cpu_s() for member in members)
         await asyncio.sleep(_QUIET_LOOK_S)
-        if sum(cpu_s(members).values()) - before <= _QUIET_SHARE * _QUIET_LOOK_S * len(members):
-            return
+        if sum(member.cpu_s() for member in members) - before <= _QUIET_SHARE * _QUIET_LOOK_S * len(members):
+            return True
+    return False
 
 
 class Peak:

@@ -148,6 +148,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     rss_bytes: int
     entries: int
     syncs: int
+    sessions_ended: int
+    """Whose time had come."""
     leaders: dict[str, int]
     """By node id, the number of groups that the process leads."""
 
@@ -164,6 +166,7 @@ def account(statuses: Sequence[StatusReply]) -> Account:
         rss_bytes=sum(one.rss_bytes for one in statuses),
         entries=sum(one.entries for one in statuses),
         syncs=sum(one.syncs for one in statuses),
+        sessions_ended=sum(one.sessions_ended for one in statuses),
         leaders={one.node_id: sum(group.role == "leader" for group in one.groups) for one in statuses},
     )
 

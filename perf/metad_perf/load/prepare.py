@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from metad_client import Client
@@ -37,13 +37,18 @@ async def prepare(client: Client, settings: Settings, progress: Callable[[int], 
 async def fill_sessions(
     client: Client, epoch: int, count: int, value_bytes: int, progress: Callable[[int], None]
 ) -> None:
-    """Create the sessions 0 ≤ i < count, all owned by :data:`~metad_perf.load.workload.BROKER`, each with its own
-    value."""
-    names = session_names(count)
+    """Create the sessions 0 ≤ i < count, as :func:`take_sessions` does."""
+    await take_sessions(client, epoch, session_names(count), value_bytes, progress)
+
+
+async def take_sessions(
+    client: Client, epoch: int, names: Sequence[str], value_bytes: int, progress: Callable[[int], None]
+) -> None:
+    """Make :data:`~metad_perf.load.workload.BROKER` the owner of these sessions, each with its own value."""
     values = Values(random.Random(0), value_bytes)
 
     def batches() -> Iterator[list[m.SessionTakeoverItem]]:
-        for begin in range(0, count, PREPARE_BATCH):
+        for begin in range(0, len(names), PREPARE_BATCH):
             chunk = names[begin : begin + PREPARE_BATCH]
             yield [
                 m.SessionTakeoverItem(TENANT, name, True, m.SessionProperties(EXPIRY_INTERVAL_S, value))
