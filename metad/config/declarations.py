@@ -279,7 +279,8 @@ class ExpiryConfig(Section, frozen=True):
     its calendar set, or could not keep up: clients may not have reached it in time."""
     sessions_per_s: Annotated[int, Live(1, 10_000_000)] = 5_000
     """How many sessions this node ends per second at most, in all groups that it leads. It ends fewer while it has
-    other work: after each batch it rests for four times as long as the batch took, or for about a second."""
+    other work: after each batch it rests for four times as long as the batch took, or for about a second. A group that
+    has not kept up for half a minute rests half of that, after a minute a third, and so on."""
     batch_sessions: int = 25
     """How many of them it ends at once; nobody else is served meanwhile, for under a millisecond."""
     will_keep_s: Annotated[int, Live(1, 10 * 365 * 86_400, alike=True)] = 7 * 86_400

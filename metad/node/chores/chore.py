@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from metad_wire import cluster as c
 from metad_wire.errors import MetadError, TooLargeError
@@ -51,6 +51,10 @@ class Means(NamedTuple):
     ``deleted``."""
 
 
+BEHIND_S: Final = 30.0
+"""After this time behind, a chore rests half as long; after twice the time, a third; and so on."""
+
+
 class Chore:
     """The base of all chores of a group. One order of each is under way at a time."""
 
@@ -59,6 +63,21 @@ class Chore:
         self._requests, self._environment, self._counts = means
         self._batch = Batch(batch)
         self._asking = False
+        self._behind_s: float | None = None
+        """Since when there has always been more that is over than an order names; None: it keeps up."""
+
+    @property
+    def hurry(self) -> float:
+        """What the rest behind a turn of this chore is divided by. Deadlines do not wait: a chore that ends fewer than
+        come due would be later by the hour, and what it should have ended would fill the disk."""
+        return 1.0 if self._behind_s is None else 1.0 + (self._environment.now() - self._behind_s) / BEHIND_S
+
+    def _keeps_up(self, does: bool) -> None:
+        """Say whether the order that begins names all that is over."""
+        if does:
+            self._behind_s = None
+        elif self._behind_s is None:
+            self._behind_s = self._environment.now()
 
     def begin(self, room: int, done: Done) -> bool:
         """Do the next batch, of so many sessions at most, and call ``done`` once. False: there is nothing to do, and

@@ -146,10 +146,14 @@ class DueSweep(Chore):
         return len(self._overdue(limit))
 
     def begin(self, room: int, done: Done) -> bool:
-        if self._asking or not self._leads() or not (past_ms := self._past_ms()):
+        if self._asking:
+            return False
+        if not self._leads() or not (past_ms := self._past_ms()):
+            self._keeps_up(True)
             return False
         safe = self._safe()
         items, behind, is_more = self._find(past_ms, min(self._batch.size, room))
+        self._keeps_up(not is_more)
         behind = min(behind, safe)
         if not items:
             self._first = max(self._first, behind)

@@ -9,8 +9,9 @@ indexes that were added to tables are built (:mod:`.tables`); and what an older 
 
 All chores of a node take turns, in what is left of the node and of its disk. Behind each turn all of them rest for
 several times as long as it took until its batch was answered: so they are slow where the processor or the disk is busy,
-with whatever it is, and need not know with what. Two limits hold on top of that: a number of sessions per second,
-however idle the node is, and a turn about every second, however busy it is.
+with whatever it is, and need not know with what. What ends things at their time rests for less the longer it has not
+kept up (:attr:`.Chore.hurry`), or it would never do so again. Two limits hold on top of that: a number of sessions per
+second, however idle the node is, and a turn about every second, however busy it is.
 
 **Orders to end tenants** (:mod:`metad.state.cluster.tenant_ends`) are carried out one by one, the first one first. The
 leader reads what the tenant has behind the place to which the order has come, and names it in a step, with the
@@ -267,15 +268,14 @@ class SweepTurns:
         if (missing := self._room_least - self._room) > 0:
             self._timer = self._environment.call_at(now_s + max(_REST_MIN_S, missing / self._rate), self._take)
             return
-        done = partial(self._done, self._turn)
         for _ in range(len(self._works)):
             work = self._works[0]
             self._works.rotate(-1)
-            if work.begin(int(self._room), done):
+            if work.begin(int(self._room), partial(self._done, self._turn, work)):
                 return
         self._begun_s = None
 
-    def _done(self, turn: int, asked: int | None) -> None:
+    def _done(self, turn: int, work: Chore, asked: int | None) -> None:
         self._room -= asked or 0
         if turn != self._turn or self._begun_s is None:
             return  # it took so long that the next one did not wait for it
@@ -283,7 +283,8 @@ class SweepTurns:
             self._begun_s = None
             return
         now_s = self._environment.now()
-        self._timer = self._environment.call_at(now_s + max(_REST_MIN_S, REST * (now_s - self._begun_s)), self._take)
+        rest_s = REST * (now_s - self._begun_s) / work.hurry
+        self._timer = self._environment.call_at(now_s + max(_REST_MIN_S, rest_s), self._take)
 
 
 class Sweeps:

@@ -254,11 +254,15 @@ class RecordExpiry(Chore):
         return max((now_ms - DUES.split(item)[0] for item in self._find(now_ms, 1)[0]), default=0)
 
     def begin(self, room: int, done: Done) -> bool:
-        if self._asking or not self._leads() or not (past_ms := self._past_ms()):
+        if self._asking:
+            return False
+        if not self._leads() or not (past_ms := self._past_ms()):
+            self._keeps_up(True)
             return False
         dues = self._dues()
         first = dues.first
         items, behind, is_more = self._find(past_ms, max(1, min(self._batch.size, room)))
+        self._keeps_up(not is_more)
         if items:
             self._ask(TABLE_EXPIRE, TableExpire(items), partial(self._answered, done, items, first, behind))
             return True

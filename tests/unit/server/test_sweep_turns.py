@@ -70,6 +70,7 @@ class Work:
         self.left = left
         self.took_s = took_s
         self.fails = self.has_a_bug = False
+        self.hurry = 1.0
         self.begun_s: list[float] = []
         self.asked = 0
 
@@ -101,6 +102,17 @@ def test_a_turn_is_followed_by_a_rest_that_is_longer(took_s: float) -> None:
     between = [b - a for a, b in zip(work.begun_s, work.begun_s[1:], strict=False)]
     assert between
     assert between == pytest.approx([took_s * (1 + REST)] * len(between))
+
+
+def test_who_is_in_a_hurry_rests_for_less_and_only_behind_his_own_turns() -> None:
+    world = World()
+    late, other = Work(world, took_s=0.02), Work(world, took_s=0.02)
+    late.hurry = 8.0
+    world.run(3.0, turns_of(world, late, other))
+    behind_late = [other - mine for mine, other in zip(late.begun_s, other.begun_s, strict=False)]
+    behind_other = [mine - other for mine, other in zip(late.begun_s[1:], other.begun_s, strict=False)]
+    assert behind_late == pytest.approx([0.02 * (1 + REST / 8)] * len(behind_late))
+    assert behind_other == pytest.approx([0.02 * (1 + REST)] * len(behind_other))
 
 
 def test_however_busy_the_node_is_a_turn_comes_about_every_second() -> None:

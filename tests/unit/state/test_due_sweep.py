@@ -9,6 +9,7 @@ from state_rig import Group, Rig
 from sweep_rig import BATCH, HOUR_MS, World, do
 
 from metad.config import DedupeConfig
+from metad.node.chores.chore import BEHIND_S
 from metad.node.chores.session_sweeps import DueSweep
 from metad.state.core.due import DUE
 from metad.storage import keys
@@ -62,6 +63,29 @@ def test_no_row_that_is_done_with_is_passed_again(world: DueWorld) -> None:
     assert world.turns() == 0
     assert (world.sweep.overdue_ms, world.sweep.overdue(1_000)) == (0, 0)
     assert min(world.begins) > keys.table_prefix(world.group.prefix, DUE) + keys.u64(world.group.now_ms - 5_000)
+
+
+def test_who_does_not_keep_up_is_in_a_hurry_until_it_does(world: DueWorld) -> None:
+    for number in range(3 * BATCH):
+        go(world.group, f"c{number:03}", interval_s=1)
+    world.advance(2_000)
+    beat(world.group)
+    assert world.sweep.begin(1_000, world.done.append)
+    assert world.sweep.hurry == 1.0
+    world.advance(1_000 * int(BEHIND_S))
+    assert world.sweep.hurry == pytest.approx(2.0)
+    assert world.sweep.begin(1_000, world.done.append)
+    world.advance(2_000 * int(BEHIND_S))
+    assert world.sweep.hurry == pytest.approx(4.0), "since it was behind, not since the last order"
+    world.group.machine.time.amnesty(world.group.now_s)
+    assert not world.sweep.begin(1_000, world.done.append)
+    assert world.sweep.hurry == 1.0, "nothing is over now"
+    world.advance(HOUR_MS)
+    assert world.sweep.begin(1_000, world.done.append)
+    assert not world.sweep.begin(1_000, world.done.append)
+    assert world.counts["ended"] == 3 * BATCH
+    world.advance(1_000 * int(BEHIND_S))
+    assert world.sweep.hurry == 1.0
 
 
 def test_a_deadline_that_is_not_applied_yet_is_not_passed(world: DueWorld) -> None:
