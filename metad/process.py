@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import signal
@@ -12,7 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -49,6 +50,20 @@ def settle_interpreter() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(5_000, 4, 500)
+
+
+_MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD of malloc.h
+_LARGE_BYTES: Final = 384 * 1024
+"""A memtable is made of blocks of 512 KiB or more; the payload of a thousand items is smaller."""
+
+
+def return_large_blocks() -> None:
+    """Have the C library take large blocks from the system, and give them back at once. Call it before a store is open.
+
+    By itself it takes the blocks of memtables from its heap as soon as it has seen one go, and what lives longer comes
+    to lie between them: after forty million new sessions 380 of 457 MB of that heap were free, and none went back."""
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def look_at_memory(configs: Sequence[Config]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import resource
+import subprocess
+import sys
 
 import pytest
 
@@ -68,3 +71,22 @@ def test_the_limit_of_files_is_raised() -> None:
         assert raise_files_limit() == (before[1] if before[1] != resource.RLIM_INFINITY else 1 << 62)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
+@pytest.mark.parametrize("set_up", [False, True])
+def test_large_blocks_go_back_to_the_system(set_up: bool) -> None:
+    """Without the setting, glibc takes a large block from its heap once it has seen a larger one go."""
+    program = f"""
+import ctypes
+from metad.process import return_large_blocks
+{"return_large_blocks()" if set_up else ""}
+gone = bytearray(1 << 20)
+del gone
+block = bytearray(512 * 1024)
+at = ctypes.addressof(ctypes.c_char.from_buffer(block))
+(heap,) = [line.split()[0].split("-") for line in open("/proc/self/maps") if line.rstrip().endswith("[heap]")]
+print(int(heap[0], 16) <= at < int(heap[1], 16))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == str(not set_up)
