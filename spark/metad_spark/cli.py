@@ -112,6 +112,17 @@ class _Runs(Command, frozen=True, kw_only=True):
 Scenario = Annotated[str, "a built-in scenario, or a TOML file", "NAME|FILE"]
 Clients = Annotated[int | None, "number of clients, as in 1e7; default: the scenario's", "N"]
 Calibration = Annotated[str | None, "costs of serving; default: the scenario's", "NAME|FILE"]
+Model = Annotated[
+    Literal["requests", "vector"],
+    "the requests of brokers, with costs of `calibrate` (requests); or every client, in arrays, for what that leaves"
+    " out, not validated (vector)",
+]
+Sample = Annotated[
+    int | None,
+    "so many slices of three nodes of a storm, drawn at random; default: all, or of more than 2e7 clients as many as"
+    " have these",
+    "N",
+]
 Master = Annotated[
     str | None,
     "local[2], spark://HOST:PORT, yarn, k8s://..., or sc://HOST:PORT for Spark Connect; default: that of spark-submit,"
@@ -139,18 +150,9 @@ class Simulate(_Runs, frozen=True, kw_only=True):
     scenario: Scenario = "default"
     calibration: Calibration = None
     seed: Annotated[int, "the same seed gives the same storm"] = 0
-    model: Annotated[
-        Literal["requests", "vector"],
-        "the requests of brokers, with costs of `calibrate` (requests); or every client, in arrays, for what that"
-        " leaves out, not validated (vector)",
-    ] = "requests"
+    model: Model = "requests"
     seeds: Annotated[int, "number of storms; the one with the median t99.9 is reported", "N"] = 1
-    sample: Annotated[
-        int | None,
-        "so many slices of three nodes, drawn at random; default: all, or of more than 2e7 clients as many as have"
-        " these",
-        "N",
-    ] = None
+    sample: Sample = None
     target: Annotated[Target, 'target that the report compares with, as in "t999<=300s"'] = Target()
     population: Census = None
     report: Report = None
@@ -175,7 +177,8 @@ class Sweep(_Runs, frozen=True, kw_only=True):
     calibration: Calibration = None
     seed: Annotated[int, "the first seed"] = 0
     seeds: Annotated[int, "storms of each cell of the grid", "N"] = 1
-    model: Annotated[Literal["vector"], "every client, in arrays"] = "vector"
+    model: Model = "requests"
+    sample: Sample = None
     target: Annotated[Target, 'target that cells are held to, as in "t999<=300s"'] = Target()
     tables: Annotated[Path, "where runs are written and looked for", "DIR"]
     report: Report = None

@@ -18,7 +18,7 @@ from .report import content, several
 from .report.page import Page
 from .scenario import Scenario
 from .tables.queries import curves, groups, storm
-from .tables.run import Run, comparison
+from .tables.run import REQUESTS, Run, comparison
 from .tables.store import Store
 from .target import Target
 from .validation import validity
@@ -50,11 +50,17 @@ def made_by(command: str, version: str) -> list[str]:
 
 
 def worth(runs: Sequence[Run]) -> str:
-    """What is said of the predictions of some runs."""
+    """What is said of the predictions of some runs: of those of the model of requests, what all have that no checked
+    storm had."""
     said = {_said(run) for run in runs}
-    return (
-        said.pop() if len(said) == 1 else "What a prediction is worth differs from run to run: report --run ID says it."
-    )
+    if len(said) == 1:
+        return said.pop()
+    rest = "What a prediction is worth differs from run to run: report --run ID says it."
+    if any(run.question.costs is None for run in runs):
+        return rest
+    first, *others = (sliced.validity(run.question.scenario, run.storm.rejected)[1] for run in runs)
+    common = [each for each in first if all(each in other for other in others)]
+    return f"{validity(REQUESTS, common)} {rest}" if common else rest
 
 
 def _said(run: Run) -> str:

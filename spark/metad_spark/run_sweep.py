@@ -1,30 +1,34 @@
-"""``metad-spark sweep``: a grid of storms, each a task that writes its run; what the tables have is not run again."""
+"""``metad-spark sweep``: a grid of storms as one job. A task simulates a slice of a storm and keeps its rows, and the
+last of a storm writes its run; by the vector model it simulates a whole storm. What the tables have is not run again.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from . import sliced
 from .calibration import load_calibration
 from .errors import TablesError, UsageError
 from .output import say, table, warn, write_json
 from .pipeline import work
-from .pipeline.choice import Asked, choose
-from .pipeline.context import open_context
+from .pipeline.choice import Asked, Choice, choose
+from .pipeline.context import SMALL_CLIENTS_MAX, Context, open_context
 from .pipeline.session import submitted
 from .report import several
+from .requests import slices
+from .requests.costs import load_costs
 from .run_report import made_by, worth
 from .run_simulate import DISAGREE
 from .scenario import load_scenario
 from .tables.queries import SPREAD, Group, groups
-from .tables.run import Question, questions, version
+from .tables.run import REQUESTS, Question, questions, version
 from .tables.store import Store
 from .target import Target
-from .validation import validity
 from .vary import RUNS_MAX, Axis, cells
 
 
@@ -34,9 +38,10 @@ def run(
     calibration: str | None,
     clients: int | None,
     vary: Sequence[Axis],
-    model: str,
+    model: Literal["requests", "vector"],
     seed: int,
     seeds: int,
+    sample: int | None,
     target: Target,
     tables: Path,
     runner: Asked,
@@ -48,42 +53,42 @@ def run(
 ) -> int:
     """0 whatever becomes of the storms; 3 where one of them must not be relied on. Raises the errors of the runner,
     ScenarioError, UsageError and TablesError."""
+    if sample is not None and model != REQUESTS:
+        raise UsageError("--sample is of --model requests: the vector model simulates all nodes")
     wanted = load_scenario(scenario)
-    costs = load_calibration(calibration or wanted.calibration)
     if clients is not None:
         wanted = msgspec.structs.replace(wanted, clients=clients)
     if math.prod(len(axis.values) for axis in vary) * seeds > RUNS_MAX:
         raise UsageError(f"a sweep has at most {RUNS_MAX:,} runs")
-    asked = [
-        question
-        for one, its_costs in cells(wanted, costs, vary)
-        for number in range(seed, seed + seeds)
-        for question in questions(one, its_costs, model=model, seeds=[number], version=version())
-    ]
+    numbers, parts = range(seed, seed + seeds), {}
+    if model == REQUESTS:
+        priced = cells(wanted, load_costs(calibration or "default"), vary, load_costs)
+        of_slices = [sliced.asked_of(one, costs, number, sample) for one, costs in priced for number in numbers]
+        asked, parts = [question for question, _ in of_slices], {question.run: part for question, part in of_slices}
+    else:
+        measured = cells(wanted, load_calibration(calibration or wanted.calibration), vary, load_calibration)
+        asked = [
+            question
+            for one, costs in measured
+            for number in numbers
+            for question in questions(one, costs, model=model, seeds=[number], version=version())
+        ]
     store = Store(tables)
     store.prepare()
     missing = [question for question in asked if not store.has(question.run)]
     if len(missing) < len(asked):
         say(f"{tables} has {len(asked) - len(missing):,} of the {len(asked):,} runs: they are not run again.")
-    choice = choose(
-        runner,
-        clients=max(question.scenario.clients for question in asked),
-        storms=len(missing),
-        master=master,
-        connect=connect,
-        submitted=submitted(),
-    )
+    choice = _choice(missing, parts, sliced.Where(runner, master, connect))
     told: dict[str, Any] = {}
     if missing:
         with open_context(master=master, connect=connect, choice=choice) as context:
-            folder = str(tables.absolute())
-            context.each("storms", work.written, [work.question(each, folder, choice.runner) for each in missing])
+            _answer(context, missing, parts, str(tables.absolute()))
             told = context.cost() | context.ran()
         _want(missing, store)
         say(f"{len(missing):,} storms simulated {context.where}: {choice.why}. {told['wall_s']:.0f} s,"
             f" {told['rss_max_mib']:,.0f} MiB.")  # fmt: skip
     found = groups([store.read(question.run) for question in asked])
-    faulty = sum(group.faulty for group in found)
+    faulty, said = sum(group.faulty for group in found), worth([run for group in found for run in group.runs])
     told |= {
         "scenario": wanted.name,
         "vary": {axis.key: list(axis.values) for axis in vary},
@@ -98,7 +103,9 @@ def run(
     }
     write_json(json, told)
     if report is not None:
-        page = several.report(found, target, worth(found[0].runs), made_by(command, version()))
+        page = several.report(
+            found, target, worth([run for group in found for run in group.runs]), made_by(command, version())
+        )
         report.write_text(page.html(), encoding="utf-8")
     keys = list(found[0].settings)
     table(
@@ -106,10 +113,43 @@ def run(
         [*keys, *several.COLUMNS],
         [several.row(group, keys) for group in found],
     )
-    say(validity(found[0].runs[0].storm.model))
+    say(said)
+    if model == REQUESTS:
+        for what in dict.fromkeys(each for question in asked for each in slices.unknown(question.scenario)):
+            warn(f"The model of requests leaves out {what}.")
     if faulty:
         warn(f"{faulty} of the runs must not be relied on. The JSON says of each why; the first: {_why(found)}")
     return DISAGREE if faulty else 0
+
+
+Parts = dict[str, list[slices.Slice]]
+"""The slices that answer a question to the model of requests, by its run."""
+
+
+def _choice(missing: Sequence[Question], parts: Parts, where: sliced.Where) -> Choice:
+    if parts:
+        clients = [part.clients for question in missing for part in parts[question.run]]
+        return sliced.choice_of(len(clients), sum(clients), where)
+    return choose(
+        where.runner,
+        clients=max((question.scenario.clients for question in missing), default=0),
+        storms=len(missing),
+        master=where.master,
+        connect=where.connect,
+        submitted=submitted(),
+    )
+
+
+def _answer(context: Context, missing: Sequence[Question], parts: Parts, folder: str) -> None:
+    """Simulate what is missing, by one job."""
+    runner = context.choice.runner
+    if not parts:
+        context.each("storms", work.written, [work.question(each, folder, runner) for each in missing])
+        return
+    asked = [(question, part) for question in missing for part in parts[question.run]]
+    small = sum(part.clients for _, part in asked) <= SMALL_CLIENTS_MAX
+    tasks = [work.slice_question(question, part.number, folder, runner) for question, part in asked]
+    context.each("slices", work.slice_written, tasks, small=small)
 
 
 def _why(found: Sequence[Group]) -> str:

@@ -9,16 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 from pyarrow import compute
 
 from .errors import JavaMissing
-from .models import collapse
 from .pipeline.choice import Asked, Choice, choose
 from .pipeline.context import Context, open_context
 from .pipeline.java import find_java
@@ -30,7 +27,7 @@ from .requests import slices
 from .requests.costs import Costs
 from .scenario import Scenario
 from .tables.queries import middle, slice_rows
-from .tables.run import REQUESTS, Question, Run, storm_of, version
+from .tables.run import REQUESTS, Question, Run, run_of_slices, sums_and_curve, version
 from .tables.store import Store
 from .validation import differences, headline, last_verdict
 
@@ -90,7 +87,7 @@ def answer(
 ) -> Answer:
     """A storm for each seed. What ``store`` has is not simulated again. Raises ScenarioError and SparkFailed."""
     parts, _, asked = _asked(scenario, costs, seeds, sample)
-    choice = _choice(len(parts) * len(seeds), sum(part.clients for part in parts) * len(seeds), where)
+    choice = choice_of(len(parts) * len(seeds), sum(part.clients for part in parts) * len(seeds), where)
     master, connect = where.master, where.connect
     if store is not None and all(store.has(question.run) for question in asked):
         choice, master, connect = Choice(runner="local", why=HAS_IT), None, False
@@ -115,11 +112,8 @@ def answer_in(
     else:
         tasks = slices.tasks_of(scenario.name, scenario, costs, parts, seeds)
         sums, curve, rows = _simulated(scenario, tasks, context, keep=store is not None)
-        found = [slices.estimated(sums, seed, scenario) for seed in seeds]
-        runs = [
-            _run(question, one, _collapses(scenario, sums, curve, question.seed), len(parts) / of, context.choice)
-            for question, one in zip(asked, found, strict=True)
-        ]
+        answers = [run_of_slices(question, sums, curve, context.choice.runner) for question in asked]
+        runs, found = [run for run, _ in answers], [numbers for _, numbers in answers]
         if store is not None and rows is not None:
             for run in runs:
                 store.write(run, rows=rows.filter(compute.equal(rows["seed"], run.question.seed)))
@@ -143,6 +137,12 @@ def validity(scenario: Scenario, rejected: int) -> tuple[str, list[str]]:
     return headline(verdict, REQUESTS, differs), differs
 
 
+def asked_of(scenario: Scenario, costs: Costs, seed: int, sample: int | None) -> tuple[Question, list[slices.Slice]]:
+    """The question of one storm, and the slices that answer it. Raises ScenarioError."""
+    parts, _, (question,) = _asked(scenario, costs, [seed], sample)
+    return question, parts
+
+
 def _asked(
     scenario: Scenario, costs: Costs, seeds: Sequence[int], sample: int | None
 ) -> tuple[list[slices.Slice], int, list[Question]]:
@@ -163,32 +163,6 @@ def _question(scenario: Scenario, costs: Costs, seed: int, first: int, sampled: 
     )
 
 
-def _run(question: Question, found: slices.Estimate, collapses: bool, scale: float, choice: Choice) -> Run:
-    scenario = question.scenario
-    metrics: dict[str, Any] = msgspec.to_builtins(found) | {"clients": scenario.clients, "collapsed": collapses}
-    del metrics["errors_pct"]
-    unknown = dict.fromkeys(("queue_max", "wasted", "expired"))
-    return Run(
-        run=question.run,
-        question=question,
-        storm=storm_of(metrics | unknown, regions=[region.name for region in scenario.regions], model=REQUESTS),
-        scale=scale,
-        runner=choice.runner,
-        made=datetime.now(UTC),
-    )
-
-
-def _collapses(scenario: Scenario, sums: slices.Sums, curve: Sequence[dict[str, Any]], seed: int) -> bool:
-    by_s = np.zeros((2, int(np.ceil(scenario.horizon_s)) + 1))
-    clients = {number: count for (of, number), count in sums.clients.items() if of == seed}
-    weight = slices.weights(scenario, clients)
-    for row in curve:
-        if row["seed"] == seed:
-            by_s[:, row["second"]] += weight[row["slice"]] * np.array([row["restored"], row["attempts"]])
-    whole = sum(weight[number] * count for number, count in clients.items())
-    return collapse.collapsed(whole, by_s[0], by_s[1], collapse.keepalive_s(scenario.disconnect))
-
-
 def _simulated(
     scenario: Scenario, tasks: pa.Table, context: Context, *, keep: bool
 ) -> tuple[slices.Sums, Sequence[dict[str, Any]], pa.Table | None]:
@@ -202,13 +176,12 @@ def _simulated(
             if not keep:
                 return *by_spark(context.session, tasks, done_file), None
             rows = collected(context.session, tasks, done_file)
-    curve = rows.group_by(["seed", "slice", "second"]).aggregate([("restored", "sum"), ("attempts", "sum")])
-    curve = curve.rename_columns([name.removesuffix("_sum") for name in curve.column_names])
-    return slices.summed(rows.to_batches()), curve.to_pylist(), rows
+    return *sums_and_curve(rows), rows
 
 
-def _choice(tasks: int, clients: int, where: Where) -> Choice:
-    """Spark where it is asked for, or where several tasks last longer than it takes to start, and there is a Java."""
+def choice_of(tasks: int, clients: int, where: Where) -> Choice:
+    """Spark where it is asked for, or where several tasks, of so many clients together, last longer than it takes to
+    start, and there is a Java."""
     asked, master, connect = where
     choice = choose(asked, clients=clients, master=master, connect=connect, submitted=submitted())
     if choice.runner == "spark" or asked == "local":

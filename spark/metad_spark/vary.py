@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from .calibration import Calibration, load_calibration
 from .errors import ScenarioError, UsageError
 from .scenario import Scenario
 
+Priced = TypeVar("Priced")
 RUNS_MAX = 100_000
 """Of one sweep: more would take days, and as many folders."""
 _CALIBRATION = "calibration"
@@ -38,9 +38,11 @@ def parse_axis(text: str) -> Axis:
     return Axis(key=key.strip(), values=values)
 
 
-def cells(scenario: Scenario, calibration: Calibration, axes: Sequence[Axis]) -> list[tuple[Scenario, Calibration]]:
-    """The scenario with each combination of the axes' values, the last axis the fastest. Raises UsageError for a key
-    that there is not, and ScenarioError for a combination that is no scenario."""
+def cells(
+    scenario: Scenario, calibration: Priced, axes: Sequence[Axis], load: Callable[[str], Priced]
+) -> list[tuple[Scenario, Priced]]:
+    """The scenario with each combination of the axes' values, the last axis the fastest. ``load``: reads a calibration.
+    Raises UsageError for a key that there is not, and ScenarioError for a combination that is no scenario."""
     keys = [axis.key for axis in axes]
     if twice := [key for key in keys if keys.count(key) > 1]:
         raise UsageError(f"--vary {twice[0]}: it is given twice")
@@ -49,7 +51,7 @@ def cells(scenario: Scenario, calibration: Calibration, axes: Sequence[Axis]) ->
         plain, costs = _lists(msgspec.to_builtins(scenario)), calibration
         for key, value in zip(keys, values, strict=True):
             if key == _CALIBRATION:
-                costs = load_calibration(value)
+                costs = load(value)
             else:
                 _set(plain, key, value)
         words = ", ".join(f"{key}={value}" for key, value in zip(keys, values, strict=True))

@@ -9,17 +9,20 @@ import pytest
 from msgspec.structs import replace
 from spark_rig import simulated, write_storm
 
+from metad_spark import sliced
 from metad_spark.brokers.runner import Task, run_here
 from metad_spark.brokers.storm import simulate_storms
 from metad_spark.calibration import load_calibration
 from metad_spark.errors import SparkFailed
 from metad_spark.models.node_input import node_inputs
+from metad_spark.pipeline import work
 from metad_spark.pipeline.context import Context
 from metad_spark.pipeline.slices import collected, rows_of, summed
 from metad_spark.reduced import sweep_here
 from metad_spark.requests import slices
 from metad_spark.requests.costs import load_costs
 from metad_spark.scenario import Cluster, Scenario, load_scenario
+from metad_spark.tables.store import Store
 
 
 @pytest.fixture
@@ -84,6 +87,31 @@ def test_slices_of_the_model_of_requests_add_up_to_the_same(context: Context, sc
     for seed in (1, 2):
         assert slices.estimated(theirs, seed, wanted) == slices.estimated(ours, seed, wanted)
         assert slices.estimated(kept, seed, wanted) == slices.estimated(ours, seed, wanted)
+
+
+def test_a_storm_of_a_sweep_is_written_by_the_worker_that_ends_its_last_slice(
+    context: Context, scenario: Scenario, tmp_path: Path
+) -> None:
+    wanted = replace(scenario, clients=3_000, cluster=Cluster(nodes=9, groups=18), leader_changes=())
+    there, here = Store(tmp_path / "there"), Store(tmp_path / "here")
+    asked = [sliced.asked_of(wanted, load_costs(), seed, sample) for seed, sample in ((1, None), (2, 2))]
+    for store in (there, here):
+        store.prepare()
+        tasks = [
+            work.slice_question(question, part.number, str(store.folder), "spark")
+            for question, parts in asked
+            for part in parts
+        ]
+        assert len(tasks) == 5
+        if store is there:
+            context.each("slices", work.slice_written, tasks)
+        else:
+            for task in reversed(tasks):
+                work.slice_written(task)
+        assert {path.name for path in store.folder.iterdir()} == {f"run={question.run}" for question, _ in asked}
+    for question, _ in asked:
+        assert there.read(question.run).storm == here.read(question.run).storm
+        assert there.read(question.run).storm.clients == 3_000
 
 
 def test_the_command_simulates_slices_by_spark_as_here(context: Context, tmp_path: Path) -> None:

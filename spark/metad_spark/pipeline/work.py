@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 
 from ..brokers.runner import Task, run_here
 from ..calibration import Calibration
@@ -18,8 +19,9 @@ from ..models.results import NodeResult, StormResult
 from ..models.simulate import simulate_node
 from ..reduced import answered as answered_storms
 from ..reduced import compared
+from ..requests import slices
 from ..scenario import Scenario
-from ..tables.run import Question, runs_of
+from ..tables.run import Question, run_of_slices, runs_of, sums_and_curve
 from ..tables.store import Store
 
 Node = tuple[bytes, int]
@@ -89,4 +91,36 @@ def written(asked: Asked) -> bytes:
         found, scale = answered_storms(wanted.scenario, wanted.measured, seeds=[wanted.seed], run=run_here)
         (run,) = runs_of([wanted], found, scale, runner)
         store.write(run, found.nodes[0])
+    return b""
+
+
+AskedSlice = tuple[bytes, int, str, str]
+"""A packed question to the model of requests, the number of a slice, the folder of the tables, the runner's name."""
+
+
+def slice_question(asked: Question, number: int, folder: str, runner: str) -> AskedSlice:
+    """A slice whose rows a task is to write, ready to be sent."""
+    return _pack(msgspec.msgpack.encode(asked)), number, folder, runner
+
+
+def slice_written(asked: AskedSlice) -> bytes:
+    """Simulate a slice of a storm and keep its rows, unless they are there; the last one of a storm writes its run.
+    Raises ScenarioError and OSError."""
+    data, number, folder, runner = asked
+    wanted = msgspec.msgpack.decode(zlib.decompress(data), type=Question)
+    store = Store(Path(folder))
+    if store.has(wanted.run):
+        return b""
+    parts = slices.sampled(wanted.scenario, wanted.sampled, wanted.brokers_seed)
+    numbers = [part.number for part in parts]
+    if not store.has_slice(wanted.run, number):
+        assert wanted.costs is not None
+        part = parts[numbers.index(number)]
+        (task,) = slices.tasks_of(wanted.run, wanted.scenario, wanted.costs, [part], [wanted.seed]).to_pylist()
+        store.keep_slice(wanted.run, number, pa.Table.from_batches([slices.simulated(task)]))
+    rows = store.slices(wanted.run, numbers)
+    if rows is not None:
+        run, _ = run_of_slices(wanted, *sums_and_curve(rows), runner)
+        store.write(run, rows=rows)
+        store.forget_slices(wanted.run, numbers)
     return b""

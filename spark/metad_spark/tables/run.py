@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 import metad_wire
 from metad_wire import __version__
@@ -23,7 +25,9 @@ from metad_wire import __version__
 from ..brokers.coupling import Pass
 from ..brokers.storm import Storms, faults
 from ..calibration import Calibration
+from ..models import collapse
 from ..models.results import NodeResult, StormResult
+from ..requests import slices
 from ..requests.costs import Costs
 from ..scenario import Scenario
 from .schema import METRICS
@@ -132,6 +136,47 @@ def runs_of(asked: Sequence[Question], found: Storms, scale: float, runner: str)
         )
         for question, storm in zip(asked, found.by_seed, strict=True)
     ]
+
+
+def sums_and_curve(rows: pa.Table) -> tuple[slices.Sums, list[dict[str, Any]]]:
+    """Rows of slices (:data:`..requests.slices.SCHEMA`) added up, and the curve (restored, attempts) by seed, slice and
+    second."""
+    curve = rows.group_by(["seed", "slice", "second"]).aggregate([("restored", "sum"), ("attempts", "sum")])
+    curve = curve.rename_columns([name.removesuffix("_sum") for name in curve.column_names])
+    return slices.summed(rows.to_batches()), curve.to_pylist()
+
+
+def run_of_slices(
+    question: Question, sums: slices.Sums, curve: Sequence[dict[str, Any]], runner: str
+) -> tuple[Run, slices.Estimate]:
+    """The run that answers a question to the model of requests, and its numbers with their errors. ``sums`` and
+    ``curve`` may have those of other seeds, too."""
+    scenario = question.scenario
+    found = slices.estimated(sums, question.seed, scenario)
+    collapses = _collapses(scenario, sums, curve, question.seed)
+    metrics: dict[str, Any] = msgspec.to_builtins(found) | {"clients": scenario.clients, "collapsed": collapses}
+    del metrics["errors_pct"]
+    unknown = dict.fromkeys(("queue_max", "wasted", "expired"))
+    run = Run(
+        run=question.run,
+        question=question,
+        storm=storm_of(metrics | unknown, regions=[region.name for region in scenario.regions], model=REQUESTS),
+        scale=question.sampled / len(slices.slices_of(scenario)),
+        runner=runner,
+        made=datetime.now(UTC),
+    )
+    return run, found
+
+
+def _collapses(scenario: Scenario, sums: slices.Sums, curve: Sequence[dict[str, Any]], seed: int) -> bool:
+    by_s = np.zeros((2, math.ceil(scenario.horizon_s) + 1))
+    clients = {number: count for (of, number), count in sums.clients.items() if of == seed}
+    weight = slices.weights(scenario, clients)
+    for row in curve:
+        if row["seed"] == seed:
+            by_s[:, row["second"]] += weight[row["slice"]] * np.array([row["restored"], row["attempts"]])
+    whole = sum(weight[number] * count for number, count in clients.items())
+    return collapse.collapsed(whole, by_s[0], by_s[1], collapse.keepalive_s(scenario.disconnect))
 
 
 def compared_run(question: Question, storm: StormResult, runner: str) -> Run:

@@ -32,7 +32,7 @@ from ..models.histogram import RATIO, TIME_MIN_S
 from ..models.node_input import FINE_US
 from ..models.results import NodeResult, StormResult
 from ..requests.costs import Costs
-from ..requests.slices import slices_of
+from ..requests.slices import SCHEMA, slices_of
 from ..scenario import Scenario
 from .run import REQUESTS, Question, Run, at_full_size, compared_run, comparison, finite, infinite, storm_of, version
 from .schema import FORMAT, FORMAT_KEY, METRICS, TABLES
@@ -147,6 +147,7 @@ def _table(table: str, node: NodeResult, columns: dict[str, Any]) -> pa.Table:
 
 _RUN: Final = "run="
 _WRITING: Final = ".writing-"
+_SLICE: Final = ".slice-"
 _LEFT_S: Final = 3_600.0
 """What has been half written for so long was left by a crash: a run is written within seconds."""
 
@@ -237,6 +238,29 @@ class Store:
             shutil.rmtree(writing, ignore_errors=True)
         return True
 
+    def keep_slice(self, run: str, number: int, rows: pa.Table) -> None:
+        """Keep the rows of a slice of a run that is not whole yet. Raises OSError."""
+        writing = self._slice(run, number).with_suffix(f".{uuid.uuid4().hex}")
+        pq.write_table(rows.cast(SCHEMA), writing, compression="zstd", write_page_checksum=True)
+        _sync(writing)
+        writing.replace(self._slice(run, number))
+
+    def has_slice(self, run: str, number: int) -> bool:
+        """Whether such rows are kept."""
+        return self._slice(run, number).is_file()
+
+    def slices(self, run: str, numbers: Sequence[int]) -> pa.Table | None:
+        """The rows that are kept of all of these slices; None if one has none."""
+        try:
+            return pa.concat_tables(pq.read_table(self._slice(run, number), partitioning=None) for number in numbers)
+        except FileNotFoundError:
+            return None
+
+    def forget_slices(self, run: str, numbers: Sequence[int]) -> None:
+        """Those of a run that is whole."""
+        for number in numbers:
+            self._slice(run, number).unlink(missing_ok=True)
+
     def compare(self, sweep: Sweep, runner: str) -> Sweep:
         """``sweep``, but for comparisons that are here, and those that it makes are kept here."""
 
@@ -249,6 +273,9 @@ class Store:
             return [self.read(question.run).storm for question in asked]
 
         return answer
+
+    def _slice(self, run: str, number: int) -> Path:
+        return self.folder / f"{_SLICE}{run}-{number}.parquet"
 
     def _home(self, run: str) -> Path:
         return self.folder / f"{_RUN}{run}"

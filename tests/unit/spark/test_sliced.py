@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from test_population import counted
@@ -21,10 +22,12 @@ import pictures
 from metad_spark import run_size, sliced
 from metad_spark.cli import main
 from metad_spark.models.collapse import KEEPALIVES, collapsed
+from metad_spark.pipeline import work
 from metad_spark.pipeline.choice import Choice
 from metad_spark.pipeline.context import open_context
 from metad_spark.requests import slices
 from metad_spark.requests.costs import load_costs, to_toml
+from metad_spark.requests.simulate import Look
 from metad_spark.scenario import Brokers, Cluster, Region, Scenario
 from metad_spark.tables.store import Store
 
@@ -167,6 +170,67 @@ def test_a_run_is_kept_and_not_simulated_again(
         )
     _told(tmp_path / "out.json", "--scenario", str(scenario), "--tables", str(tables))
     assert len(Store(tables).ids()) == 3, "all slices are another run than two of them"
+
+
+# --- sweep
+
+
+def test_a_sweep_is_a_grid_of_slices_and_goes_on_where_it_was_stopped(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables, out, page = tmp_path / "tables", tmp_path / "sweep.json", tmp_path / "sweep.html"
+    store, simulated = Store(tables), []
+    store.prepare()
+    simulate = slices.simulated
+
+    def counted(task: dict[str, Any], look: Look | None = None) -> pa.RecordBatch:
+        simulated.append((task["run"], task["slice"]))
+        return simulate(task, look)
+
+    monkeypatch.setattr(slices, "simulated", counted)
+    plain = msgspec.toml.decode(scenario.read_text(), type=Scenario)
+    question, parts = sliced.asked_of(plain, load_costs(), 3, 2)
+    first, last = (part.number for part in parts)
+    work.slice_written(work.slice_question(question, first, str(tables), "local"))
+    assert store.ids() == [], "a storm is there whole or not at all"
+    args = ["sweep", str(scenario), "--vary", "cluster.nodes=6,12", "--seed", "3", "--sample", "2"]
+    args += ["--tables", str(tables), "--json", str(out)]
+    assert main([*args, "--report", str(page)]) == 0
+    told = json.loads(out.read_text())
+    assert (told["runs"], told["simulated"], told["runner"]) == (2, 2, "local")
+    assert [cell["settings"] for cell in told["cells"]] == [{"cluster.nodes": 6}, {"cluster.nodes": 12}]
+    assert told["cells"][1]["runs"] == [question.run]
+    assert len(simulated) == len(set(simulated)) == 4, "two slices of each, and what was there is not simulated again"
+    assert {number for run, number in simulated if run == question.run} == {first, last}
+    assert sorted(store.ids()) == sorted(path.name.removeprefix("run=") for path in tables.iterdir()), "nothing else"
+    assert "2 storms in 2 settings" in page.read_text()
+    for said in (page.read_text(), capsys.readouterr().out):
+        assert "Outside of what was checked: it has 8,000 clients, a core for each process." in " ".join(said.split())
+    one = _told(tmp_path / "one.json", *("--scenario", str(scenario), "--seed", "3", "--sample", "2"))
+    assert {key: told["cells"][1]["metrics"][key]["median"] for key in ("t50_s", "t999_s", "rejected")} == {
+        key: one[key] for key in ("t50_s", "t999_s", "rejected")
+    }
+    assert main(args) == 0
+    assert "has 2 of the 2 runs" in capsys.readouterr().out
+    assert len(simulated) == 6, "simulate has no tables here, and the sweep has all"
+
+
+def test_a_sweep_varies_the_costs_of_requests(scenario: Path, tmp_path: Path) -> None:
+    slow, out = tmp_path / "slow.toml", tmp_path / "sweep.json"
+    slow.write_text(to_toml(msgspec.structs.replace(load_costs(), name="slow", item_s=0.001)))
+    args = ["--vary", f"calibration=default,{slow}", "--tables", str(tmp_path / "tables"), "--json", str(out)]
+    assert main(["sweep", str(scenario), "--sample", "1", *args]) == 0
+    quick, slowed = (cell["metrics"]["t999_s"]["median"] for cell in json.loads(out.read_text())["cells"])
+    assert quick < slowed
+
+
+def test_the_vector_model_takes_no_sample(scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--model", "vector", "--sample", "1", "--tables", str(tmp_path / "tables")]
+    assert main(["sweep", str(scenario), *args]) == 2
+    assert "--sample is of --model requests" in capsys.readouterr().err
+
+
+# --- pages
 
 
 def test_a_page_says_first_what_it_is_worth_and_draws_what_the_tables_have(scenario: Path, tmp_path: Path) -> None:

@@ -326,7 +326,8 @@ def test_simulate_writes_a_run_and_does_not_simulate_it_again(
 
 
 def _sweep(scenario: Path, *args: str) -> list[str]:
-    return ["sweep", str(scenario), "--runner", "local", "--tables", str(scenario.parent / "tables"), *args]
+    tables = str(scenario.parent / "tables")
+    return ["sweep", str(scenario), "--model", "vector", "--runner", "local", "--tables", tables, *args]
 
 
 def test_a_sweep_goes_on_where_it_stopped(scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
