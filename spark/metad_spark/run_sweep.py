@@ -24,12 +24,15 @@ from .requests import slices
 from .requests.costs import load_costs
 from .run_report import made_by, worth
 from .run_simulate import DISAGREE
-from .scenario import load_scenario
+from .scenario import Scenario, load_scenario
 from .tables.queries import SPREAD, Group, groups
 from .tables.run import REQUESTS, Question, questions, version
 from .tables.store import Store
 from .target import Target
 from .vary import RUNS_MAX, Axis, cells
+
+Parts = dict[str, list[slices.Slice]]
+"""The slices that answer a question to the model of requests, by its run."""
 
 
 def run(
@@ -60,19 +63,7 @@ def run(
         wanted = msgspec.structs.replace(wanted, clients=clients)
     if math.prod(len(axis.values) for axis in vary) * seeds > RUNS_MAX:
         raise UsageError(f"a sweep has at most {RUNS_MAX:,} runs")
-    numbers, parts = range(seed, seed + seeds), {}
-    if model == REQUESTS:
-        priced = cells(wanted, load_costs(calibration or "default"), vary, load_costs)
-        of_slices = [sliced.asked_of(one, costs, number, sample) for one, costs in priced for number in numbers]
-        asked, parts = [question for question, _ in of_slices], {question.run: part for question, part in of_slices}
-    else:
-        measured = cells(wanted, load_calibration(calibration or wanted.calibration), vary, load_calibration)
-        asked = [
-            question
-            for one, costs in measured
-            for number in numbers
-            for question in questions(one, costs, model=model, seeds=[number], version=version())
-        ]
+    asked, parts = _asked(wanted, calibration, vary, model, range(seed, seed + seeds), sample)
     store = Store(tables)
     store.prepare()
     missing = [question for question in asked if not store.has(question.run)]
@@ -122,8 +113,27 @@ def run(
     return DISAGREE if faulty else 0
 
 
-Parts = dict[str, list[slices.Slice]]
-"""The slices that answer a question to the model of requests, by its run."""
+def _asked(
+    scenario: Scenario,
+    calibration: str | None,
+    vary: Sequence[Axis],
+    model: Literal["requests", "vector"],
+    seeds: Sequence[int],
+    sample: int | None,
+) -> tuple[list[Question], Parts]:
+    """The questions of the grid, and what answers those to the model of requests."""
+    if model == REQUESTS:
+        priced = cells(scenario, load_costs(calibration or "default"), vary, load_costs)
+        of_slices = [sliced.asked_of(one, costs, seed, sample) for one, costs in priced for seed in seeds]
+        return [question for question, _ in of_slices], {question.run: parts for question, parts in of_slices}
+    measured = cells(scenario, load_calibration(calibration or scenario.calibration), vary, load_calibration)
+    asked = [
+        question
+        for one, costs in measured
+        for seed in seeds
+        for question in questions(one, costs, model=model, seeds=[seed], version=version())
+    ]
+    return asked, {}
 
 
 def _choice(missing: Sequence[Question], parts: Parts, where: sliced.Where) -> Choice:
