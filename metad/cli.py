@@ -277,7 +277,7 @@ def _check(path: Path, overrides: dict[str, Any]) -> int:
 
 def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
     """Run a node or a local cluster until it is told to end. Returns what told it."""
-    from .process import look_at_memory, return_large_blocks, serve
+    from .process import bound_heap, look_at_memory, serve
     from .service_manager import VARIABLES as OF_MANAGER
     from .service_manager import ServiceManager
     from .supervisor import Supervisor, local_cluster, local_fleet, parse_groups, parse_regions, workers_of
@@ -309,7 +309,7 @@ def _run(arguments: argparse.Namespace, held: contextlib.ExitStack) -> str:
         own = VARIABLES.keys() | {*OF_MANAGER}
         environment = {name: value for name, value in os.environ.items() if name not in own}
         return asyncio.run(Supervisor(configs, arguments.ready_file, environment, manager, arguments.config).run())
-    return_large_blocks()
+    bound_heap()
     is_cluster = arguments.command == "cluster"  # which has no flags of settings, and may be one of one node
     origins = origins_of(arguments.config, overrides_of(os.environ), {} if is_cluster else _flags(arguments))
     if not is_cluster and arguments.made_of is not None:

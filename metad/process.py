@@ -52,18 +52,23 @@ def settle_interpreter() -> None:
     gc.set_threshold(5_000, 4, 500)
 
 
-_MMAP_THRESHOLD: Final = -3  # M_MMAP_THRESHOLD of malloc.h
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8  # M_MMAP_THRESHOLD and M_ARENA_MAX of malloc.h
 _LARGE_BYTES: Final = 384 * 1024
 """A memtable is made of blocks of 512 KiB or more; the payload of a thousand items is smaller."""
 
 
-def return_large_blocks() -> None:
-    """Have the C library take large blocks from the system, and give them back at once. Call it before a store is open.
+def bound_heap() -> None:
+    """Have the C library keep little memory that nobody uses. Call it before there are threads, and a store is open.
 
     By itself it takes the blocks of memtables from its heap as soon as it has seen one go, and what lives longer comes
-    to lie between them: after forty million new sessions 380 of 457 MB of that heap were free, and none went back."""
+    to lie between them: after forty million new sessions 380 of 457 MB of that heap were free, and none went back. Now
+    they are taken from the system, and given back at once. And each thread has a heap of its own by itself: as
+    compactions replace files, the cached blocks of one thread give way to those of another, and each heap stays as
+    large as it was once. Now all share one."""
     with contextlib.suppress(AttributeError, OSError):  # only glibc has it
-        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+        mallopt(_ARENA_MAX, 1)
 
 
 def look_at_memory(configs: Sequence[Config]) -> None:

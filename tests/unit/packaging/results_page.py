@@ -12,8 +12,8 @@ PAGE = ROOT / "docs" / "BENCHMARKS.md"
 HEAD = """\
 # Benchmarks
 
-`tests/unit/packaging/results_page.py` writes this page from `perf/results/*.json`, one file for each run. To change a
-number, run its command and write into its file what was measured.
+`tests/unit/packaging/results_page.py` writes this page from `perf/results/*.json`. To change a number, run its command
+and write there what was measured.
 
 Nodes, clients and other programs share the machine, and a command varies by 15 % from hour to hour: compare only
 numbers of one run. Reasons for them: [decisions](decisions/README.md).

@@ -75,18 +75,21 @@ def test_the_limit_of_files_is_raised() -> None:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the setting")
 @pytest.mark.parametrize("set_up", [False, True])
-def test_large_blocks_go_back_to_the_system(set_up: bool) -> None:
+def test_large_blocks_go_back_to_the_system_and_threads_share_a_heap(set_up: bool) -> None:
     """Without the setting, glibc takes a large block from its heap once it has seen a larger one go."""
     program = f"""
-import ctypes
-from metad.process import return_large_blocks
-{"return_large_blocks()" if set_up else ""}
+import ctypes, threading
+from metad.process import bound_heap
+{"bound_heap()" if set_up else ""}
 gone = bytearray(1 << 20)
 del gone
-block = bytearray(512 * 1024)
-at = ctypes.addressof(ctypes.c_char.from_buffer(block))
+blocks = [bytearray(512 * 1024)]
+thread = threading.Thread(target=lambda: blocks.append(bytearray(100_000)))
+thread.start()
+thread.join()
+ats = [ctypes.addressof(ctypes.c_char.from_buffer(block)) for block in blocks]
 (heap,) = [line.split()[0].split("-") for line in open("/proc/self/maps") if line.rstrip().endswith("[heap]")]
-print(int(heap[0], 16) <= at < int(heap[1], 16))
+print(*(int(heap[0], 16) <= at < int(heap[1], 16) for at in ats))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == str(not set_up)
+    assert done.stdout.split() == [str(not set_up), str(set_up)]
