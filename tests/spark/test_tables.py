@@ -21,7 +21,18 @@ def test_spark_and_processes_write_the_same_runs(context: Context, tmp_path: Pat
     told = {}
     for runner, vary in (("local", "clients=300,600"), ("spark", "clients=300,600,400")):
         out = tmp_path / f"{runner}.json"
-        args = ["sweep", storm, "--vary", vary, "--tables", str(tmp_path / runner), "--json", str(out)]
+        args = [
+            "sweep",
+            storm,
+            "--model",
+            "vector",
+            "--vary",
+            vary,
+            "--tables",
+            str(tmp_path / runner),
+            "--json",
+            str(out),
+        ]
         assert main([*args, "--runner", runner]) in (0, 3)  # 3: the models may disagree of so few clients
         told[runner] = json.loads(out.read_text())
         assert told[runner]["runner"] == runner
