@@ -44,7 +44,6 @@ def test_a_flush_of_the_log_leaves_room_in_memory(tmp_path: Path) -> None:
 def test_filters_are_written_in_parts_once_the_cache_has_no_room_for_them(tmp_path: Path) -> None:
     shared = Shared(StorageConfig(block_cache_bytes=MIB))
     engine = RocksEngine(tmp_path, state_options(shared), wal=False)
-    wholes = "rocksdb.block-cache-capacity"
 
     def filled(begin: int, count: int) -> list[str]:
         """The table options that RocksDB has written down, after so many more keys."""
@@ -55,12 +54,12 @@ def test_filters_are_written_in_parts_once_the_cache_has_no_room_for_them(tmp_pa
         newest = max(tmp_path.glob("OPTIONS-*"), key=lambda path: int(path.name.rpartition("-")[2]))
         return sorted(line.strip() for line in newest.read_text().splitlines())
 
-    few = filled(0, 100_000)
-    many = filled(100_000, 400_000)
+    few = filled(0, 500_000)
+    many = filled(500_000, 200_000)
     assert [line for line in few if line not in many] == ["partition_filters=false"]
     assert [line for line in many if line not in few] == ["partition_filters=true"]
-    assert engine._db.property_int_value(wholes) == MIB, "the cache is still the shared one"
-    filled(500_000, 400_000)
+    assert engine._db.property_int_value("rocksdb.block-cache-capacity") == MIB, "the cache is still the shared one"
+    filled(700_000, 200_000)
     engine.compact(b"", b"~")
     keys = [b"%09d" % number for number in range(0, 1_000_000, 997)]
     assert engine.get_many(keys) == [b"v" if int(key) < 900_000 else None for key in keys]
