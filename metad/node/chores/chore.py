@@ -94,6 +94,15 @@ class Chore:
         time.next(self._environment.wall_ms(), now_s)
         return time.past_ms(now_s)
 
+    def _ends_until_ms(self) -> int:
+        """The time until which deadlines are over, for a chore that ends what has one (:attr:`hurry`); 0: not now."""
+        if self._asking:
+            return 0
+        past_ms = self._past_ms() if self._leads() else 0
+        if not past_ms:
+            self._keeps_up(True)
+        return past_ms
+
     def _holds(self, key: bytes) -> bool:
         """Whether the group holds the slot of this row, also by what is in flight. Rows of others came early, or are
         yet to be dropped."""

@@ -146,10 +146,7 @@ class DueSweep(Chore):
         return len(self._overdue(limit))
 
     def begin(self, room: int, done: Done) -> bool:
-        if self._asking:
-            return False
-        if not self._leads() or not (past_ms := self._past_ms()):
-            self._keeps_up(True)
+        if not (past_ms := self._ends_until_ms()):
             return False
         safe = self._safe()
         items, behind, is_more = self._find(past_ms, min(self._batch.size, room))

@@ -254,10 +254,7 @@ class RecordExpiry(Chore):
         return max((now_ms - DUES.split(item)[0] for item in self._find(now_ms, 1)[0]), default=0)
 
     def begin(self, room: int, done: Done) -> bool:
-        if self._asking:
-            return False
-        if not self._leads() or not (past_ms := self._past_ms()):
-            self._keeps_up(True)
+        if not (past_ms := self._ends_until_ms()):
             return False
         dues = self._dues()
         first = dues.first

@@ -62,8 +62,8 @@ BATCHES: Final = {
 GROUPS: Final = {"3": "data=2,offset=1", "12": "data=11,offset=1", "48": "data=47,offset=1"}
 """By their number, that of metadata among them."""
 _ONE_OF_EACH: Final = "data=1,offset=1"
-_QUIET_LOOKS_MAX: Final = 8
-"""Four seconds: nodes with many groups are never quiet."""
+_QUIET_WAIT_S: Final = 4.0
+"""No longer, because nodes with many groups are never quiet."""
 _SAID_S: Final = 10.0
 _LED_S: Final = 60.0
 
@@ -96,7 +96,7 @@ class _Nodes:
         if load.verb == "session.update" or (records_needed(load.verb) and kind not in self._created):
             create(self.target, load, self._epoch)
             self._created.add(kind)
-        run_async(quiet(self.members, _QUIET_LOOKS_MAX))
+        run_async(quiet(self.members, _QUIET_WAIT_S))
         marks: list[float] = []
 
         def begin() -> None:

@@ -32,7 +32,7 @@ from ..models.histogram import RATIO, TIME_MIN_S
 from ..models.node_input import FINE_US
 from ..models.results import NodeResult, StormResult
 from ..requests.costs import Costs
-from ..requests.slices import SCHEMA, slices_of
+from ..requests.slices import slices_of
 from ..scenario import Scenario
 from .run import REQUESTS, Question, Run, at_full_size, compared_run, comparison, finite, infinite, storm_of, version
 from .schema import FORMAT, FORMAT_KEY, METRICS, TABLES
@@ -241,8 +241,7 @@ class Store:
     def keep_slice(self, run: str, number: int, rows: pa.Table) -> None:
         """Keep the rows of a slice of a run that is not whole yet. Raises OSError."""
         writing = self._slice(run, number).with_suffix(f".{uuid.uuid4().hex}")
-        pq.write_table(rows.cast(SCHEMA), writing, compression="zstd", write_page_checksum=True)
-        _sync(writing)
+        _write(writing, rows)
         writing.replace(self._slice(run, number))
 
     def has_slice(self, run: str, number: int) -> bool:

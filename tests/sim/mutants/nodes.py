@@ -325,8 +325,8 @@ NODE_MUTANTS: tuple[Mutant, ...] = (
             ("metad.state.ends.expiry:_has_passed", "at_ms <= view.past_ms", "True"),
             (
                 "metad.node.chores.session_sweeps:DueSweep.begin",
-                "past_ms := self._past_ms()",
-                "past_ms := self._environment.wall_ms() * bool(self._past_ms())",
+                "past_ms := self._ends_until_ms()",
+                "past_ms := self._environment.wall_ms() * bool(self._ends_until_ms())",
             ),
         ),
         ("a_calendar_that_is_set_ends_no_session",),
