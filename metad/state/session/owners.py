@@ -19,6 +19,7 @@ what a leader knew is void once it leads no longer, and the next leadership begi
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Sequence
@@ -64,7 +65,7 @@ class _Table:
         self.mask = slots - 1
         self.used = 0
         # At a quarter nearly every key is in its first slot. At the bound it never grows.
-        self.grow_at = slots // 4 if slots < slots_max else slots + 1
+        self.grow_at: float = slots // 4 if slots < slots_max else math.inf
         self.slots = _zeros(_SLOT_BYTES * slots).cast("q")
         self.column: Numbers = np.frombuffer(self.slots, np.int64)  # the same memory, for many at once
         self.lines = self.column.reshape(-1, len(_WAYS))
@@ -105,18 +106,29 @@ class _Table:
                 return first ^ way
         return first ^ (hashed >> 40 & 7)  # as good as random, and needs no memory of who was used last
 
-    def add(self, new: Numbers, first: Numbers, entries: Numbers) -> Numbers:
-        """Of the keys at the positions ``new``, which are distinct and in no slot, write the entries into their first
-        slots. Returns the positions of those whose slots are taken."""
+    def add(self, new: Numbers, hashes: Numbers, entries: Numbers) -> Numbers:
+        """Of the keys at the positions ``new``, which are distinct and in no slot, write the entries into slots, chosen
+        as :meth:`room` does. Returns the positions of those that are in none: a larger table has room for them, or
+        others of them have taken theirs."""
         if self.used + len(new) >= self.grow_at:
             return new
-        slots, added = first[new], entries[new]
+        slots, added = hashes[new] & self.mask, entries[new]
         free = self.column[slots] == _EMPTY
         self.column[slots[free]] = added[free]
-        taken = self.column[slots] != added  # perhaps by another of them
-        self.used += len(new) - int(np.count_nonzero(taken))
-        left: Numbers = new[taken]
-        return left
+        left: Numbers = new[self.column[slots] != added]
+        self.used += len(new) - len(left)
+        if not len(left):
+            return left
+        slots, added = hashes[left] & self.mask, entries[left]
+        empty = self.lines[slots // len(_WAYS)] == _EMPTY
+        free = empty.any(axis=1)
+        drawn = slots ^ hashes[left] >> 40 & 7
+        slots = np.where(free, slots // len(_WAYS) * len(_WAYS) + empty.argmax(axis=1), drawn)
+        self.column[slots] = added
+        there = self.column[slots] == added
+        self.used += int(np.count_nonzero(there & free))
+        lost: Numbers = left[~there]
+        return lost
 
 
 class OwnerCache:
@@ -285,7 +297,7 @@ class OwnerCache:
                 self._before.column[older[there]] = _EMPTY
             newest = dict(zip(checks[missing].tolist(), missing.tolist(), strict=True))  # the last of each key
             new = column(newest.values(), len(newest))
-            for at in table.add(new[learned[new] != _NOT_KEPT], slots, entries).tolist():
+            for at in table.add(new[learned[new] != _NOT_KEPT], hashes, entries).tolist():
                 self.learn(keys[at], int(crcs[at]), rows[at])
 
     def _number_of(self, row: bytes | None) -> int:

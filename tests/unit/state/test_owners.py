@@ -329,3 +329,15 @@ def test_what_commands_of_one_entry_write_is_learned_of_each() -> None:
         connected = [row if row is not None and row[1] == CONNECTED else None for row in rows]
         assert owners.get_many(columns) == connected
     assert replaced > 10
+
+
+def test_a_full_cache_keeps_what_is_newest_and_knows_how_full_it_is() -> None:
+    cache, row = OwnerCache(1), owner("b")
+    salt = cache.new_salt()
+    for start in range(0, 3 * _SLOTS_MIN, 1_000):
+        names, crcs = zip(*map(key, range(start, start + 1_000)), strict=True)
+        cache.note(names, np.array(crcs), salt, [row] * len(names))
+        known = cache.get_many(names, np.array(crcs), salt)
+        assert known.count(row) > 950
+        assert cache._table.used == np.count_nonzero(cache._table.column)
+    assert cache._table.used > 0.99 * slots(cache) == 0.99 * _SLOTS_MIN
