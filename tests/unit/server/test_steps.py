@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -29,6 +30,7 @@ CROWD, FEW, MANY = 300, 20, 1_000
 ENTRY_ITEMS, ENTRY_BYTES = 1_000, 512 * 1024
 """Writes of one turn: they are evaluated and answered together, as ARCHITECTURE.md says."""
 BROKERS = 4_096
+END, ROWS = b"\xff" * 16, 1 << 30  # of a whole engine
 _SHARED = {"tenant": "t", "namespace": "n", "group": "g", "topic": "a", "broker": "b", "filter": "#", "kind": "x"}
 _EMPTY = {"prefix", "client_id_prefix", "topic_prefix", "state", "lease", "instance", "node_id", "to", "member"}
 _ENDS = ("delete", "remove", "revoke", "end_tenant", "leave", "delete_groups", "detach", "release", "acknowledge")
@@ -65,6 +67,7 @@ def body_of(kind: inspect.Type, number: int, items: int) -> Any:
     return kind.cls(*made)
 
 
+@cache
 def request_of(method: Method[Any, Any], items: int) -> tuple[bytes, str]:
     """A request of this verb, of so many items if it has any; and its group."""
     body = body_of(inspect.type_info(method.body), 0, items)
@@ -135,13 +138,16 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def filled() -> AsyncIterator[Rig]:
-    """A node with a large state."""
+async def filled(kept: Rig | None = None) -> AsyncIterator[Rig]:
+    """A node with a large state: that of another, if one is given that has it."""
     rig = Rig()
     rig.state_engine = CountingEngine()
+    if kept is not None:
+        rig.state_engine.write(dict(kept.state_engine.scan(b"", END, ROWS)))
+        rig.log_engine.write(dict(kept.log_engine.scan(b"", END, ROWS)))
     await rig.open()
     for method in VERBS:
-        if method.mutates and not method.name.endswith(_ENDS):
+        if kept is None and method.mutates and not method.name.endswith(_ENDS):
             send(rig, method, MANY)
             await rig.settle()
     for number in range(BROKERS):
@@ -161,12 +167,12 @@ async def unchanged() -> AsyncIterator[Rig]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def rig(request: pytest.FixtureRequest, unchanged: Rig) -> AsyncIterator[Rig]:
-    """Verbs that only read share a node: to fill one takes longer than they do. A verb that writes has its own."""
+    """Verbs that only read share a node. A verb that writes has its own, with a copy of that one's state."""
     method = "method" in request.fixturenames and request.getfixturevalue("method")
     if method and not method.mutates:
         yield unchanged
         return
-    async with filled() as own:
+    async with filled(unchanged) as own:
         yield own
 
 
