@@ -72,20 +72,25 @@ def positions(text: str) -> bool:
     return "$" in text or re.search(r"\[\d+\]\[\d+\]", text) is not None
 
 
+def told(name: str, arguments: dict[str, Any]) -> str:
+    """A call, for a message: some arguments are megabytes."""
+    return f"{name}({arguments!s:.300})"
+
+
 @contextmanager
 def nothing_but_metad_errors(name: str, arguments: dict[str, Any]) -> Iterator[None]:
-    told = f"{name}({arguments!s:.300})"
     raised: sdk.MetadError | None = None
     try:
         yield
     except sdk.MetadError as error:
         raised = error
     except Exception as error:
-        raise AssertionError(f"{told}: {error!r}") from error
+        raise AssertionError(f"{told(name, arguments)}: {error!r}") from error
     if raised is not None:
-        assert not positions(str(raised)), told
-        assert not isinstance(raised, sdk.InternalError | sdk.DeadlineExceededError | sdk.ConnectionLostError), told
-        assert raised.outcome_known, told
+        assert not positions(str(raised)), told(name, arguments)
+        not_these = sdk.InternalError | sdk.DeadlineExceededError | sdk.ConnectionLostError
+        assert not isinstance(raised, not_these), told(name, arguments)
+        assert raised.outcome_known, told(name, arguments)
 
 
 def check_result(name: str, arguments: dict[str, Any], result: Any) -> None:
