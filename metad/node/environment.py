@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from metad_wire.transport.fair_share import FairShare
+
 from ..control.brokers.evidence import Answer
 from ..storage.log import LogStore, Syncer, ThreadSyncer
 from ..storage.room import DiskUse, use_of
@@ -68,6 +70,9 @@ class Environment(Protocol):
     def now(self) -> float:
         """Monotonic time in seconds, including the time in which the machine is suspended: leases depend on that."""
 
+    def is_behind(self) -> bool:
+        """Whether requests have come that are yet to be begun."""
+
     def wall_ms(self) -> int:
         """The calendar time in milliseconds."""
 
@@ -100,6 +105,7 @@ class AsyncEnvironment:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._threads = {queue: ThreadPoolExecutor(1, f"metad-{queue.value}") for queue in Queue}
+        self._turns = FairShare.here()
         self.rng = random.Random()
         self._caught: Callable[[Exception], None] | None = None
         self._closed = False
@@ -118,6 +124,9 @@ class AsyncEnvironment:
     def now(self) -> float:
         # The loop's own clock, CLOCK_MONOTONIC, stands still while the machine is suspended.
         return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def is_behind(self) -> bool:
+        return self._turns.is_behind
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000

@@ -124,7 +124,7 @@ class Node:
         groups = self.groups = Groups(environment, health)
         self.drivers = groups.drivers
         self._statuses = GroupStatuses(groups, environment)
-        precedence, slices = Precedence(environment.now), Slices(environment.call_soon)
+        precedence, slices = Precedence(environment.now, environment.is_behind), Slices(environment.call_soon)
         machines = Machines(config, stores.state, groups, environment)
         audit = self.audit = AuditQueue(environment, lambda payload, done: leaders.note(payload, done))
         quotas = Quotas(machines.quotas, environment)

@@ -94,9 +94,18 @@ class Host(GroupObserver[_Told], Protocol[_Told]):
     def yields(self) -> bool:
         """Whether others are to lead while they can: the node is drained."""
 
-    def room(self, peer: str) -> int:
-        """How many bytes of records may be sent to a peer before it replies, by all groups together. Others wait behind
-        them, and so do the peer's heartbeats."""
+    def traffic(self, peer: str) -> Traffic:
+        """What is on its way to a peer. Others wait behind it, and so do the peer's heartbeats."""
+
+
+class Traffic:
+    """What is on its way to a peer, of all groups of the node."""
+
+    __slots__ = ("bytes",)
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        """Of records without a reply."""
 
 
 class BoundHost:
@@ -109,7 +118,7 @@ class BoundHost:
         self.crowded: Callable[[], bool] = host.crowded
         self.shortage: Callable[[], int] = host.shortage
         self.yields: Callable[[], bool] = host.yields
-        self.room: Callable[[str], int] = host.room
+        self.traffic: Callable[[str], Traffic] = host.traffic
         self.send: Callable[[str, AnyMessage], None] = partial(host.send, group)
         self.wake: Callable[[], None] = partial(host.wake, group)
         self.committed: Callable[[], None] = partial(host.committed, group)

@@ -63,7 +63,8 @@ class RaftGroup:
         self._state = state = ReplicaState(log.name, node_id, log, timing=timing, applied=applied)
         self._timer = timer = ElectionTimer(state, rng, now)
         self._disk = disk = DiskWatch(log, timing, now)
-        self._leadership = leadership = Leadership(state, Clocks(bound, timing.lease_s * timing.drift / 2))
+        clocks = Clocks(bound, timing.lease_s * timing.drift / 2)
+        self._leadership = leadership = Leadership(state, clocks, bound.traffic)
         self._activity = activity = Activity(state, bound, timer, leadership, now)
         self._elections = elections = Elections(
             state, bound, timer, disk, leadership, activity, self._elected, self._deposed

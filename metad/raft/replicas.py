@@ -24,11 +24,10 @@ from metad_wire.method import MALFORMED
 from .. import log_events
 from ..logs import event
 from ..storage.log import LogWriter
-from .base import NEVER, GroupObserver, Timing, UnsafeStateError
+from .base import NEVER, GroupObserver, Timing, Traffic, UnsafeStateError
 from .log.journal import CONFIGURATION, HEADER, REGULAR, RaftLog
 from .messages import AnyMessage, Append, Configuration, Snapshot
 from .replica import RaftGroup
-from .roles.leadership import IN_FLIGHT_BYTES_MAX
 
 TERM_JUMP_MAX: Final = 1 << 24
 """How far above its own a replica believes a term. A term is taken over before anything else and never taken back, so
@@ -123,6 +122,8 @@ class Replicas:
         self._transmit = transmit
         self._rng = rng
         self._woken: dict[RaftGroup, None] = {}
+        self._due_s = NEVER  # no deadline is earlier; while nothing but the woken act, it may be that of none
+        self._traffic: dict[str, Traffic] = {}
         self._outbox: dict[str, list[tuple[bytes, AnyMessage]]] = {}
         self.committed = observer.committed
         self.role_changed = observer.role_changed
@@ -150,6 +151,8 @@ class Replicas:
         """The node has no replica of this group any more."""
         del self.groups[group.prefix]
         self._woken.pop(group, None)
+        for progress in group.peers.values():
+            progress.forget()
 
     # --- the host's side of a group ----------------------------------------------------------------------
 
@@ -170,28 +173,30 @@ class Replicas:
         """See :class:`.base.Host`."""
         return self.node_id in self._observer.drained()
 
-    def room(self, peer: str) -> int:
+    def traffic(self, peer: str) -> Traffic:
         """See :class:`.base.Host`."""
-        peers = [group.peers.get(peer) for group in self.groups.values()]
-        return IN_FLIGHT_BYTES_MAX - sum([one.in_flight_bytes for one in peers if one is not None])
+        return self._traffic.setdefault(peer, Traffic())
 
     # --- driving -----------------------------------------------------------------------------------------
 
     def turn(self, now: float) -> float:
         """Let every group act for which it is time. Returns when to be called although nothing happens."""
-        due_s = NEVER
+        woken, groups = self._woken, list(self._woken)
+        looks = now >= self._due_s
+        if looks:
+            groups = [group for group in self.groups.values() if group.deadline_s <= now or group in woken]
         try:
-            for group in [group for group in self.groups.values() if group.deadline_s <= now or group in self._woken]:
-                self._woken.pop(group, None)
+            for group in groups:
+                woken.pop(group, None)
                 group.turn()
         except UnsafeStateError as error:
             self._observer.unsafe(error)
             return NEVER
-        for group in self.groups.values():
-            due_s = min(due_s, group.deadline_s)
+        deadlines = [group.deadline_s for group in (self.groups.values() if looks else groups)]
+        self._due_s = min(NEVER if looks else self._due_s, *deadlines, NEVER)
         self._writer.flush()
         self.flush()
-        return now if self._woken else due_s
+        return now if woken else self._due_s
 
     def flush(self) -> None:
         """Send what the groups have for their peers."""

@@ -217,6 +217,8 @@ LOOK_S: Final = 0.25
 REST: Final = 4
 """In durations of a turn: what the others have of the node behind it."""
 _REST_MIN_S: Final = 0.002
+_GO_S: Final = 0.001
+"""Chores that have nothing to do are asked for so long in one go: a node with a thousand groups has thousands."""
 TURN_S: Final = 1.0
 """A look begins the next turn after this time, whatever the last one took, or still takes."""
 
@@ -229,6 +231,7 @@ class SweepTurns:
         self._environment = environment
         self.pace(rate)
         self._works: deque[Chore] = deque()
+        self._passed = 0  # chores in a row that had nothing to do
         self._turn = 0  # the number of the one that is under way, or rests
         self._begun_s: float | None = None  # when that began; None: nobody had anything to do
         self._room = self._room_max  # sessions that may be asked for now
@@ -268,11 +271,17 @@ class SweepTurns:
         if (missing := self._room_least - self._room) > 0:
             self._timer = self._environment.call_at(now_s + max(_REST_MIN_S, missing / self._rate), self._take)
             return
-        for _ in range(len(self._works)):
+        while self._passed < len(self._works):
             work = self._works[0]
             self._works.rotate(-1)
+            self._passed += 1
             if work.begin(int(self._room), partial(self._done, self._turn, work)):
+                self._passed = 0
                 return
+            if self._environment.now() - now_s >= _GO_S:
+                self._done(self._turn, work, 0)
+                return
+        self._passed = 0
         self._begun_s = None
 
     def _done(self, turn: int, work: Chore, asked: int | None) -> None:

@@ -55,6 +55,7 @@ ENTRY_ITEMS = 16
 bounded by it, too."""
 _LOOK_FOR_SMALL = 8  # sources that are asked for something small
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
+_CROWD_S = 0.02  # the same while others have come that are yet to be begun, and may be for this group
 _COMPANY_ITEMS = 256  # more of them do not wait: an entry's fixed cost is small beside theirs
 _EXPIRE_AGAIN_S = 10e-6
 """For each request that waits: how long nobody looks again whose deadline has passed. A look takes a tenth of it."""
@@ -313,13 +314,14 @@ class GroupDriver:
             # It is the turn of what is small, or the next commit makes room. The wait may have ended just now.
             wait_s = self._precedence.heavy_wait_s
             return now_s + wait_s if wait_s or not self._in_flight else None
-        # Few requests behind an entry in flight wait for its commit, or for company: a small entry costs every replica
-        # as much work as a large one, beside its items.
-        linger_s = _COMPANY_S if self._in_flight else self._window.linger_s
-        if linger_s and self._queue.items < self._alone_max and not put_off:
+        # Few requests wait for company where some is likely, or for the commit of an entry in flight: a small entry
+        # costs every replica as much work as a large one, beside its items.
+        if self._queue.items < self._alone_max and not put_off:
+            behind = self._precedence.is_behind() and not self._queue.urgent
+            linger_s = _CROWD_S if behind else _COMPANY_S if self._in_flight else self._window.linger_s
             due_s = self._first_queued_s + linger_s
             if now_s < due_s:
-                return due_s
+                return min(due_s, now_s + _COMPANY_S) if behind else due_s
         waiting = self._queue.items
         no_room = self.no_room()
         self._propose(self._take(now_s, no_room), calendar_ms, no_room, now_s)

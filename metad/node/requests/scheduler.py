@@ -24,8 +24,9 @@ from ..meters import Meters
 from ..replicas.driver import ENTRY_ITEMS, GroupDriver, Work
 from ..replicas.groups import Agenda
 
-# This many waiting items are begun although an fsync is under way: past it an entry's fixed cost is small beside its
-# items', they are still in the CPU's cache, and the disk and the clients work on them while the next are read.
+# This many items in front of a group are begun although an fsync is under way: past it an entry's fixed cost is small
+# beside its items', they are still in the CPU's cache, and the disk and the clients work on them while the next are
+# read.
 _AT_ONCE_ITEMS = 128
 # Items of entries made in one turn of the loop, a few milliseconds of it; an entry is made whole. Groups that are left
 # over come first in the next turn.
@@ -121,7 +122,6 @@ class Scheduler:
         """What is small goes before what is not."""
         self._expiry = Deadlines(environment, self._expire)
         self._in_turn = False
-        self._waiting_items = 0  # submitted since the last turn
         self._timer: Timer | None = None
         self._timer_s = float("inf")
         agenda.serve(self.turn, self._apply)
@@ -140,8 +140,7 @@ class Scheduler:
         """A request to a group: begun now or soon."""
         driver.submit(work, now_s)
         self._agenda.dirty[driver] = None
-        self._waiting_items += work.items
-        if self._waiting_items >= _AT_ONCE_ITEMS and not self._in_turn:
+        if driver.waiting_items >= _AT_ONCE_ITEMS and not self._in_turn:
             self.turn()
         elif not self._writer.busy:
             self._agenda.schedule()
@@ -152,7 +151,6 @@ class Scheduler:
         """Make entries of what waits, and let replicas do what is due."""
         if self._health.failure is not None:
             return
-        self._waiting_items = 0
         dirty = self._agenda.begin()
         self._in_turn = True
         again = False

@@ -28,7 +28,7 @@ from ..log.journal import NO_OP, DiskWatch, RaftLog, record
 from ..messages import Append, AppendReply, Snapshot, TimeoutNow
 from ..state import ReplicaState
 from .elections import Activity, Elections
-from .leadership import Leadership, Progress, Sending
+from .leadership import IN_FLIGHT_BYTES_MAX, Leadership, Progress, Sending
 from .reads import Reads
 
 APPEND_BYTES_MAX = 1024 * 1024
@@ -129,7 +129,7 @@ class Leader:
         log, sent = self._log, False
         takes_more = progress.sending is Sending.REPLICATE and progress.shortage < FULL
         while takes_more and progress.next <= log.last_index and not progress.full:
-            room = self._host.room(peer)
+            room = IN_FLIGHT_BYTES_MAX - progress.traffic.bytes
             if room <= 0 < progress.in_flight_bytes:
                 break
             previous = progress.next - 1

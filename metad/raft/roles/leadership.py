@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeVar
 
-from ..base import NEVER, ROOM
+from ..base import NEVER, ROOM, Traffic
 from ..messages import AppendReply, Snapshot
 from ..state import ReplicaState
 from .clocks import Clocks
@@ -50,11 +50,13 @@ class Progress:
         "sending",
         "shortage",
         "snapshot",
+        "traffic",
         "unapplied",
         "watched",
     )
 
-    def __init__(self, next_index: int, now_s: float) -> None:
+    def __init__(self, next_index: int, now_s: float, traffic: Traffic) -> None:
+        self.traffic = traffic
         self.sending = Sending.PROBE
         self.next = next_index
         self.match = 0
@@ -95,13 +97,16 @@ class Progress:
         """Records up to ``last_index`` went out."""
         self._in_flight.append((last_index, size))
         self.in_flight_bytes += size
+        self.traffic.bytes += size
         self.next = last_index + 1
 
     def matched(self, match: int) -> bool:
         """The peer has everything up to ``match``. True if that is news."""
         in_flight = self._in_flight
         while in_flight and in_flight[0][0] <= match:
-            self.in_flight_bytes -= in_flight.popleft()[1]
+            _, size = in_flight.popleft()
+            self.in_flight_bytes -= size
+            self.traffic.bytes -= size
         if match <= self.match:
             return False
         self.match = match
@@ -118,24 +123,26 @@ class Progress:
         """Find out again where the logs agree, beginning before ``next_index``."""
         self.sending = Sending.PROBE
         self.next = max(next_index, self.match + 1)
-        self._forget()
+        self.forget()
 
     def replicate_from(self, next_index: int) -> None:
         """The logs agree before ``next_index``."""
         self.obstacle = ""
         self.sending = Sending.REPLICATE
         self.next = max(next_index, self.match + 1)
-        self._forget()
+        self.forget()
 
     def wait_for_snapshot(self) -> None:
         """Only a snapshot can help."""
         self.sending = Sending.SNAPSHOT
-        self._forget()
+        self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
+        """Wait for no reply to what was sent."""
         self.paused = False
         self.snapshot = None
         self._in_flight.clear()
+        self.traffic.bytes -= self.in_flight_bytes
         self.in_flight_bytes = 0
 
 
@@ -151,6 +158,7 @@ class Leadership:
 
     _state: ReplicaState
     _clocks: Clocks
+    _traffic: Callable[[str], Traffic]
     peers: dict[str, Progress] = field(default_factory=dict)
     first_index: int = 0
     """The index of the leader's first entry. Once it is applied, the state machine holds everything that was committed
@@ -173,6 +181,8 @@ class Leadership:
 
     def end(self) -> None:
         """The replica leads no longer."""
+        for progress in self.peers.values():
+            progress.forget()
         self.peers.clear()
         self.round_due_s = NEVER
         self._rounds.clear()
@@ -182,10 +192,10 @@ class Leadership:
         state, peers = self._state, self.peers
         others = [member for member in state.configuration.members if member != state.node_id]
         for peer in [peer for peer in peers if peer not in others]:
-            del peers[peer]
+            peers.pop(peer).forget()
         for peer in others:
             if peer not in peers:
-                peers[peer] = Progress(state.log.last_index + 1, now)
+                peers[peer] = Progress(state.log.last_index + 1, now, self._traffic(peer))
 
     # --- quorums -----------------------------------------------------------------------------------------
 

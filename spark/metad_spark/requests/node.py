@@ -30,9 +30,11 @@ PIPELINE_ENTRIES: Final = 8
 _ENTRY_WORTH: Final = 16
 """Items that an entry counts for beside its own."""
 _AT_ONCE_ITEMS: Final = 128
-"""So many items that wait on a node become entries although an fsync is under way."""
+"""So many items that wait in front of a group become an entry although an fsync is under way."""
 _COMPANY_S: Final = 0.001
 """How long few requests wait behind an entry on its way."""
+_CROWD_S: Final = 0.02
+"""How long they wait while others have come that are yet to be begun."""
 _COMPANY_ITEMS: Final = 256
 """More do not wait."""
 _WAITED_S: Final = 0.05
@@ -243,7 +245,6 @@ class Node:
         self._precedence = Precedence(lambda: machine.now)
         self._long: deque[tuple[Request, int]] = deque()  # requests that have come, and are heavy to take in
         self._taking_in = False
-        self._waiting_items = 0  # of requests that came since the last turn
         self._turn_comes = False  # all groups are looked at soon
         self._asked = False
         self._share = ReturnShare(
@@ -371,8 +372,7 @@ class Node:
         self._precedence.small += request.small
         if group.queue.items >= FULL_ITEMS:
             group.rate.full(now)
-        self._waiting_items += request.items
-        if self._waiting_items >= _AT_ONCE_ITEMS:
+        if group.queue.items >= _AT_ONCE_ITEMS:
             self._turn(now)
         elif not self._disk.busy:
             self._turn_soon(now)
@@ -384,7 +384,7 @@ class Node:
             self.process.add(lambda at: (0.0, self._turn))
 
     def _turn(self, now: float) -> None:
-        self._turn_comes, self._waiting_items = False, 0
+        self._turn_comes = False
         for group in self._groups.values():
             self._pump(group, now)
 
@@ -400,8 +400,10 @@ class Node:
             if wait_s := self._precedence.heavy_wait_s:
                 self._look_again(group, now + wait_s)
             return
-        if group.in_flight and queue.items < _COMPANY_ITEMS and now < group.first_s + _COMPANY_S:
-            self._look_again(group, group.first_s + _COMPANY_S)
+        behind = bool(self.process.waiting)
+        company_s = _CROWD_S if behind else _COMPANY_S if group.in_flight else 0.0
+        if queue.items < _COMPANY_ITEMS and now < group.first_s + company_s:
+            self._look_again(group, now + _COMPANY_S if behind else group.first_s + company_s)
             return
         waiting, items = queue.items, 0
         taken: list[tuple[Request, int]] = []

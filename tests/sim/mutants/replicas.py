@@ -985,7 +985,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "removed_peers_stay",
         "a leader forgets who is no member any more",
         "leadership:Leadership.fit",
-        "del peers[peer]",
+        "peers.pop(peer).forget()",
         "pass",
         "removed_peer_is_forgotten_by_its_leader",
     ),

@@ -1983,6 +1983,22 @@ UNIT_MUTANTS: tuple[Mutant, ...] = (
         _DISK + "test_the_mark_is_a_share_of_the_disk_where_that_is_more",
     ),
     _m(
+        "what_was_under_way_stays",
+        "what a leader waits for no more takes no room to a peer",
+        "metad.raft.roles.leadership:Progress.forget",
+        "self.traffic.bytes -= self.in_flight_bytes",
+        "pass",
+        "unit/raft/test_catching_up.py::test_what_was_under_way_to_a_peer_is_not_when_a_group_is_closed_or_led_by_another",
+    ),
+    _m(
+        "a_crowd_gives_no_company",
+        "few requests wait while others are yet to be begun",
+        "metad.node.replicas.driver:GroupDriver._make_entry",
+        "self._precedence.is_behind()",
+        "False",
+        "unit/server/test_driver.py::test_few_requests_wait_while_others_that_have_come_are_yet_to_be_begun",
+    ),
+    _m(
         "compaction_is_taken_for_a_trend",
         "a file that comes and goes is no change of what a disk has",
         "metad.storage.room:_Span.see",

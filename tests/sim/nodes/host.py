@@ -151,6 +151,9 @@ class SimEnvironment:
         """The monotonic clock has not noticed that so much of its time has passed."""
         self._offset_s -= seconds
 
+    def is_behind(self) -> bool:
+        return False
+
     def wall_ms(self) -> int:
         """See Environment."""
         return _EPOCH_MS + self._skew_ms + self.stepped_ms + int(1000 * self._calendar_rate * self.loop.now)

@@ -9,6 +9,7 @@ import msgspec
 from journal_rig import Rig
 
 from metad.errors import StorageError
+from metad.raft.base import Traffic
 from metad.raft.messages import Configuration, Snapshot
 from metad.raft.roles.leadership import Progress
 from metad.raft.snapshots.snapshots import Snapshots, replace_state
@@ -37,7 +38,7 @@ class FakeGroup:
         self.term = 4
         self.is_leader = True
         self.leader = "a"
-        self.peers = {peer: Progress(1, 0.0) for peer in peers}
+        self.peers = {peer: Progress(1, 0.0, Traffic()) for peer in peers}
         for progress in self.peers.values():
             progress.wait_for_snapshot()
         self.streamed: list[tuple[str, Snapshot]] = []

@@ -9,7 +9,7 @@ from typing import Any
 from metad.errors import StorageError
 from metad.raft.base import ROOM, Timing
 from metad.raft.log.journal import RaftLog
-from metad.raft.messages import Configuration
+from metad.raft.messages import AppendReply, Configuration
 from metad.raft.replicas import Replicas
 from metad.raft.roles.leader import _APPEND_BYTES_LEAST, APPEND_BYTES_MAX
 from metad.raft.roles.leadership import IN_FLIGHT_BYTES_MAX
@@ -131,6 +131,7 @@ def test_what_is_under_way_to_a_peer_is_bounded_over_all_groups() -> None:
     for _ in range(400):
         world.step("a", "b", "c")
         under_way.append(sum(group.peers["c"].in_flight_bytes for group in groups))
+        assert world.nodes["a"].replicas.traffic("c").bytes == under_way[-1]
         if all(ours.log.last_index == theirs.log.last_index for ours, theirs in zip(groups, behind, strict=True)):
             break
     else:
@@ -141,3 +142,21 @@ def test_what_is_under_way_to_a_peer_is_bounded_over_all_groups() -> None:
         < max(under_way)
         <= IN_FLIGHT_BYTES_MAX + APPEND_BYTES_MAX + GROUPS * (_APPEND_BYTES_LEAST + len(ENTRY))
     )
+
+
+def test_what_was_under_way_to_a_peer_is_not_when_a_group_is_closed_or_led_by_another() -> None:
+    world = World()
+    world.connect("a", "b")
+    groups, replicas = world.nodes["a"].groups, world.nodes["a"].replicas
+    while not all(group.ready for group in groups):
+        world.step("a", "b")
+    for group in groups:
+        group.propose(ENTRY)
+    world.nodes["a"].turn()
+    assert replicas.traffic("b").bytes >= GROUPS * len(ENTRY)
+    replicas.close(groups[0])
+    groups[1].receive("b", AppendReply(groups[1].term + 1, 0, 0, 0))
+    for group in groups[2:]:
+        replicas.close(group)
+    assert not groups[1].is_leader
+    assert replicas.traffic("b").bytes == 0

@@ -11,6 +11,7 @@ from server_rig import Rig as NodeRig
 from metad.config import Config
 from metad.errors import StorageError
 from metad.node.meters import Meters
+from metad.node.replicas import driver
 from metad.node.replicas.driver import ENTRY_ITEMS, Checkpoint, GroupDriver, Work
 from metad.raft.log.journal import CONFIGURATION, NO_OP, REGULAR, record
 from metad.raft.replica import RaftGroup
@@ -27,6 +28,7 @@ from metad_wire import methods
 from metad_wire.cluster import GroupId
 from metad_wire.errors import MetadError, NotLeaderError
 from metad_wire.messages import Identity
+from metad_wire.methods import Lane
 from metad_wire.policy import BatchWindow
 from metad_wire.policy.fair_queue import Precedence
 from metad_wire.policy.slices import Slices
@@ -91,7 +93,8 @@ class Rig:
         self.group.log.all += log
         self.now_s = 100.0
         self.meters = Meters()
-        self.precedence = Precedence(lambda: self.now_s)
+        self.is_behind = False
+        self.precedence = Precedence(lambda: self.now_s, lambda: self.is_behind)
         self.soon: list[Callable[[], None]] = []
         self.driver = GroupDriver(
             Machine(
@@ -1009,6 +1012,38 @@ def test_few_requests_behind_an_entry_in_flight_wait_for_company_and_not_for_lon
     rig.now_s = rig.pump() or 0.0
     assert rig.pump() is None
     assert len(rig.group.proposed) == 3
+
+
+def test_few_requests_wait_while_others_that_have_come_are_yet_to_be_begun() -> None:
+    rig = Rig(items_max=1_000)
+    rig.is_behind = True
+    rig.submit()
+    begun_s = rig.now_s
+    while (due_s := rig.pump()) is not None:  # it may be behind no more at any time, so it looks again soon
+        assert due_s - rig.now_s == pytest.approx(driver._COMPANY_S)
+        rig.now_s = due_s
+    assert rig.now_s - begun_s == pytest.approx(driver._CROWD_S)
+    rig.submit()
+    assert rig.pump() is not None
+    rig.is_behind = False
+    rig.commit()
+    assert rig.pump() is None
+    rig.is_behind = True
+    for _ in range(driver._COMPANY_ITEMS):
+        rig.submit()
+    assert rig.pump() is None, "an entry of many costs little beside its items"
+    assert len(rig.group.proposed) == 3
+
+
+def test_what_keeps_the_cluster_right_waits_for_no_company() -> None:
+    rig = Rig()
+    rig.is_behind = True
+    command = VERBS[methods.KV_PUT.code].command(m.KvPut([m.KvPutItem("n", "k", b"v")]))
+    work = Work(command, None, 1e9, lambda _: None)
+    work.lane = Lane.CONTROL
+    rig.driver.submit(work, rig.now_s)
+    assert rig.pump() is None
+    assert len(rig.group.proposed) == 1
 
 
 def test_what_nobody_waits_for_is_not_small_and_so_gives_way() -> None:

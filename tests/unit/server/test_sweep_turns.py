@@ -200,3 +200,35 @@ def test_nothing_begins_after_the_stop() -> None:
             timer.callback()
     assert len(work.begun_s) == 1
     assert len(world.timers) == 1
+
+
+def test_thousands_that_have_nothing_to_do_hold_up_nobody() -> None:
+    world = World()
+    turns = SweepTurns(1_000.0, 10, cast("Environment", world))
+    asked: list[float] = []
+    slices: list[float] = []
+
+    class Idle:
+        hurry = 1.0
+
+        def begin(self, room: int, done: Done) -> bool:
+            asked.append(world.now_s)
+            world.now_s += 0.00002
+            slices[-1] += 0.00002
+            return False
+
+    call_at = world.call_at
+
+    def counted(when_s: float, callback: Callable[[], None]) -> _Timer:
+        def called() -> None:
+            slices.append(0.0)
+            callback()
+
+        return call_at(when_s, called)
+
+    world.call_at = counted  # type: ignore[method-assign]
+    turns.serve(cast("Any", [Idle() for _ in range(3_000)]))
+    world.run(1.5, turns)
+    assert len(asked) >= 2 * 3_000, "each is asked several times, and all of them"
+    assert max(slices) < 0.0015
+    assert sum(slices) < 1.5 / REST

@@ -131,3 +131,15 @@ def test_a_loop_has_one_and_is_not_kept_by_it() -> None:
     del loop
     gc.collect()
     assert gone() is None
+
+
+async def test_it_is_behind_while_something_waits_that_is_not_heavy() -> None:
+    turns = FairShare.here()
+    turns.take(worker("heavy", 3, []), rank=Rank.HEAVY)
+    assert not turns.is_behind
+    for rank in (Rank.UNCUT, Rank.SMALL, Rank.PLAIN):
+        turns.take(worker("one", 2, []), rank=rank)
+        assert turns.is_behind
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not turns.is_behind

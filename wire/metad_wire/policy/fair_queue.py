@@ -286,11 +286,18 @@ def is_small(items: int, size: int) -> bool:
     return items <= SMALL_ITEMS and size <= _SMALL_BYTES
 
 
-class Precedence:
-    """The precedence of one node. ``now`` is its monotonic clock, in seconds."""
+def _never() -> bool:
+    """Nothing waits to be begun."""
+    return False
 
-    def __init__(self, now: Callable[[], float]) -> None:
+
+class Precedence:
+    """The precedence of one node. ``now`` is its monotonic clock, in seconds; ``is_behind`` says whether requests have
+    come that it has yet to begin, those that rest apart."""
+
+    def __init__(self, now: Callable[[], float], is_behind: Callable[[], bool] = _never) -> None:
         self.now = now
+        self.is_behind = is_behind
         self.small = 0
         """Small writes that are not answered yet."""
         self._heavy_from_s = 0.0

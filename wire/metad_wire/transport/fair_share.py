@@ -81,6 +81,11 @@ class FairShare:
         self._queues[rank].add(_Worker(work, holder))
         self._run_soon()
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether something waits for a turn that is not heavy."""
+        return any(self._queues[: Rank.HEAVY])
+
     def has_left(self, rank: Rank) -> bool:
         """Whether what comes may be done at once; else it waits for a turn."""
         return self.left > (-TURN if rank <= Rank.SMALL else 0.0)
