@@ -55,7 +55,8 @@ ENTRY_ITEMS = 16
 bounded by it, too."""
 _LOOK_FOR_SMALL = 8  # sources that are asked for something small
 _COMPANY_S = 0.001  # how long few requests wait behind an entry in flight
-_CROWD_S = 0.02  # the same while others have come that are yet to be begun, and may be for this group
+_CROWD_S = 0.01  # the same while others have come that are yet to be begun, and may be for this group
+_CROWD_ITEMS = 8  # fewer are not of a batch, and wait for nobody who is yet to be begun
 _COMPANY_ITEMS = 256  # more of them do not wait: an entry's fixed cost is small beside theirs
 _EXPIRE_AGAIN_S = 10e-6
 """For each request that waits: how long nobody looks again whose deadline has passed. A look takes a tenth of it."""
@@ -317,7 +318,7 @@ class GroupDriver:
         # Few requests wait for company where some is likely, or for the commit of an entry in flight: a small entry
         # costs every replica as much work as a large one, beside its items.
         if self._queue.items < self._alone_max and not put_off:
-            behind = self._precedence.is_behind() and not self._queue.urgent
+            behind = self._queue.items >= _CROWD_ITEMS and self._precedence.is_behind() and not self._queue.urgent
             linger_s = _CROWD_S if behind else _COMPANY_S if self._in_flight else self._window.linger_s
             due_s = self._first_queued_s + linger_s
             if now_s < due_s:

@@ -33,8 +33,10 @@ _AT_ONCE_ITEMS: Final = 128
 """So many items that wait in front of a group become an entry although an fsync is under way."""
 _COMPANY_S: Final = 0.001
 """How long few requests wait behind an entry on its way."""
-_CROWD_S: Final = 0.02
+_CROWD_S: Final = 0.01
 """How long they wait while others have come that are yet to be begun."""
+_CROWD_ITEMS: Final = 8
+"""Fewer do not wait for those."""
 _COMPANY_ITEMS: Final = 256
 """More do not wait."""
 _WAITED_S: Final = 0.05
@@ -400,7 +402,7 @@ class Node:
             if wait_s := self._precedence.heavy_wait_s:
                 self._look_again(group, now + wait_s)
             return
-        behind = bool(self.process.waiting)
+        behind = queue.items >= _CROWD_ITEMS and bool(self.process.waiting)
         company_s = _CROWD_S if behind else _COMPANY_S if group.in_flight else 0.0
         if queue.items < _COMPANY_ITEMS and now < group.first_s + company_s:
             self._look_again(group, now + _COMPANY_S if behind else group.first_s + company_s)

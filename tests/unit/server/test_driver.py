@@ -1017,32 +1017,36 @@ def test_few_requests_behind_an_entry_in_flight_wait_for_company_and_not_for_lon
 def test_few_requests_wait_while_others_that_have_come_are_yet_to_be_begun() -> None:
     rig = Rig(items_max=1_000)
     rig.is_behind = True
-    rig.submit()
+    rig.submit(driver._CROWD_ITEMS)
     begun_s = rig.now_s
     while (due_s := rig.pump()) is not None:  # it may be behind no more at any time, so it looks again soon
         assert due_s - rig.now_s == pytest.approx(driver._COMPANY_S)
         rig.now_s = due_s
     assert rig.now_s - begun_s == pytest.approx(driver._CROWD_S)
-    rig.submit()
+    rig.commit()
+    rig.submit(driver._CROWD_ITEMS)
     assert rig.pump() is not None
     rig.is_behind = False
-    rig.commit()
     assert rig.pump() is None
+    rig.commit()
     rig.is_behind = True
+    rig.submit(driver._CROWD_ITEMS - 1)
+    assert rig.pump() is None, "they are of no batch"
+    rig.commit()
     for _ in range(driver._COMPANY_ITEMS):
         rig.submit()
     assert rig.pump() is None, "an entry of many costs little beside its items"
-    assert len(rig.group.proposed) == 3
+    assert len(rig.group.proposed) == 4
 
 
 def test_what_keeps_the_cluster_right_waits_for_no_company() -> None:
     rig = Rig()
     rig.is_behind = True
-    command = VERBS[methods.KV_PUT.code].command(m.KvPut([m.KvPutItem("n", "k", b"v")]))
-    work = Work(command, None, 1e9, lambda _: None)
+    rig.submit(driver._CROWD_ITEMS)
+    work = Work(VERBS[methods.KV_PUT.code].command(m.KvPut([m.KvPutItem("n", "k", b"v")])), None, 1e9, lambda _: None)
     work.lane = Lane.CONTROL
     rig.driver.submit(work, rig.now_s)
-    assert rig.pump() is None
+    rig.pump()
     assert len(rig.group.proposed) == 1
 
 
