@@ -193,7 +193,7 @@ class Replicas:
             self._observer.unsafe(error)
             return NEVER
         deadlines = [group.deadline_s for group in (self.groups.values() if looks else groups)]
-        self._due_s = min(NEVER if looks else self._due_s, *deadlines, NEVER)
+        self._due_s = min([NEVER if looks else self._due_s, *deadlines])
         self._writer.flush()
         self.flush()
         return now if woken else self._due_s

@@ -24,9 +24,9 @@ from ..meters import Meters
 from ..replicas.driver import ENTRY_ITEMS, GroupDriver, Work
 from ..replicas.groups import Agenda
 
-# This many items in front of a group are begun although an fsync is under way: past it an entry's fixed cost is small
-# beside its items', they are still in the CPU's cache, and the disk and the clients work on them while the next are
-# read.
+# This many items that have come for a group are begun although an fsync is under way: past it an entry's fixed cost is
+# small beside its items', they are still in the CPU's cache, and the disk and the clients work on them while the next
+# are read.
 _AT_ONCE_ITEMS = 128
 # Items of entries made in one turn of the loop, a few milliseconds of it; an entry is made whole. Groups that are left
 # over come first in the next turn.
@@ -122,6 +122,7 @@ class Scheduler:
         """What is small goes before what is not."""
         self._expiry = Deadlines(environment, self._expire)
         self._in_turn = False
+        self._arrived: dict[GroupDriver, int] = {}  # items submitted since the last turn
         self._timer: Timer | None = None
         self._timer_s = float("inf")
         agenda.serve(self.turn, self._apply)
@@ -140,7 +141,8 @@ class Scheduler:
         """A request to a group: begun now or soon."""
         driver.submit(work, now_s)
         self._agenda.dirty[driver] = None
-        if driver.waiting_items >= _AT_ONCE_ITEMS and not self._in_turn:
+        self._arrived[driver] = arrived = self._arrived.get(driver, 0) + work.items
+        if arrived >= _AT_ONCE_ITEMS and not self._in_turn:
             self.turn()
         elif not self._writer.busy:
             self._agenda.schedule()
@@ -151,6 +153,7 @@ class Scheduler:
         """Make entries of what waits, and let replicas do what is due."""
         if self._health.failure is not None:
             return
+        self._arrived.clear()
         dirty = self._agenda.begin()
         self._in_turn = True
         again = False

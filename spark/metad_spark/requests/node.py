@@ -6,7 +6,7 @@ answered. Who is turned away, and when it may come back, is decided by the serve
 from __future__ import annotations
 
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Final
@@ -30,7 +30,7 @@ PIPELINE_ENTRIES: Final = 8
 _ENTRY_WORTH: Final = 16
 """Items that an entry counts for beside its own."""
 _AT_ONCE_ITEMS: Final = 128
-"""So many items that wait in front of a group become an entry although an fsync is under way."""
+"""So many items that have come for a group become an entry although an fsync is under way."""
 _COMPANY_S: Final = 0.001
 """How long few requests wait behind an entry on its way."""
 _CROWD_S: Final = 0.01
@@ -247,6 +247,7 @@ class Node:
         self._precedence = Precedence(lambda: machine.now)
         self._long: deque[tuple[Request, int]] = deque()  # requests that have come, and are heavy to take in
         self._taking_in = False
+        self._arrived: Counter[int] = Counter()  # items by group, since the last turn
         self._turn_comes = False  # all groups are looked at soon
         self._asked = False
         self._share = ReturnShare(
@@ -374,7 +375,8 @@ class Node:
         self._precedence.small += request.small
         if group.queue.items >= FULL_ITEMS:
             group.rate.full(now)
-        if group.queue.items >= _AT_ONCE_ITEMS:
+        self._arrived[group.number] += request.items
+        if self._arrived[group.number] >= _AT_ONCE_ITEMS:
             self._turn(now)
         elif not self._disk.busy:
             self._turn_soon(now)
@@ -387,6 +389,7 @@ class Node:
 
     def _turn(self, now: float) -> None:
         self._turn_comes = False
+        self._arrived.clear()
         for group in self._groups.values():
             self._pump(group, now)
 

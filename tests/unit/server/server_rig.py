@@ -70,9 +70,6 @@ class VirtualEnvironment(SteppedEnvironment):
     def now(self) -> float:
         return self._loop.time()
 
-    def is_behind(self) -> bool:
-        return False
-
     def wall_ms(self) -> int:
         return 1_700_000_000_000 + int(1000 * self._loop.time())
 
